@@ -1,6 +1,5 @@
 // Attention, backward: one block computes dk and dv for kKeyTile keys of one head of keys. Where
-// mod::kAccumulatesQueryGradient says so, it also adds their share of dq to dq_accumulator, and
-// with mod::kStoresQueryGradient a block has whole sequences, so that their share is dq.
+// mod::kAccumulatesQueryGradient says so, it also adds their share of dq to dq_accumulator.
 //
 // Keys and values stay on chip; queries and d_out of every query head of the group pass by, one
 // tile after the other:
@@ -157,7 +156,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, mod::kBlocksAtOnce)
         TileWalk walk(attention.block_mask,
                       row_of_keys(attention.block_mask, length, h, block.tile),
                       seeing_tiles(place, length, first_kv, last_kv, mod::kQueryTile));
-        if (walk.is_done()) DqSink::clear(around);
         Stages<mod::kStages>::begin(walk, load);
         for (TileWalk next = walk; !walk.is_done(); walk = next) {
             next.advance();

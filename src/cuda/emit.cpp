@@ -85,6 +85,7 @@ class Emitter {
                 first_kv_head();
                 text_ += emit_gradients(layout_, gradients(), tile_sums(config_)) +
                          emit_table_gradients(layout_, gradients(), tile_sums(config_));
+                if (config_.is_short) text_ += emit_shared_gradient(layout_, gradients());
             }
         }
         if (config_.is_warp_specialized)
@@ -148,9 +149,7 @@ class Emitter {
                passes::heads_at_once(mod_) != passes::HeadsAtOnce::all;
     }
     // Or the place for one, which may be empty.
-    bool has_shared_value() const {
-        return config_.is_short && config_.kind == plan::KernelKind::forward;
-    }
+    bool has_shared_value() const { return config_.is_short; }
     bool stages_tables() const {
         return config_.specialized && config_.specialized->stages_tables();
     }
@@ -253,7 +252,6 @@ class Emitter {
                 constant("bool", "kDeterministic", mod_.deterministic);
             } else {
                 constant("bool", "kLoopsOverHeads", loops_over_heads());
-                constant("bool", "kStoresQueryGradient", config_.is_short);
                 constant("int", "kTableWords", config_.table_words);
             }
         }
@@ -454,7 +452,8 @@ class Emitter {
         Body score(layout_, Place::element, "at.");
         if (config_.specialized) set_table_reads(score, reads, false);
         if (config_.specialized) provide_expanded(score, layout_, parts_);
-        if (config_.shared_value != ir::kNoNode)
+        // Beside a backward, rows' references are found without it.
+        if (config_.shared_value != ir::kNoNode && !is_backward(config_.kind))
             score.provide(config_.shared_value, "at.shared_value");
         if (has_score_mod()) score.compute({mod_.score});
         score.line("return " + (has_score_mod() ? unbracketed(score.text(mod_.score)) : "score") +
@@ -473,6 +472,8 @@ class Emitter {
         text_ += "};\n";
         roots.insert(roots.end(), shared.begin(), shared.end());
         Body body(layout_, Place::element, "at.");
+        if (config_.shared_value != ir::kNoNode)
+            body.provide(config_.shared_value, "at.shared_value");
         if (config_.is_warp_specialized)
             for (std::size_t i = 0; const NodeId value : passes::distance_values(mod_))
                 body.provide(value, formatted("__ldg(at.expanded + {} * at.expanded_count + "

@@ -46,7 +46,8 @@ std::string borrows(const passes::Mod& mod, const plan::KernelConfig& config) {
 } // namespace
 
 passes::TileSums tile_sums(const plan::KernelConfig& config) {
-    if (!config.is_warp_specialized) return {.sums_few_entries = config.table_words > 0};
+    if (!config.is_warp_specialized)
+        return {.sums_few_entries = config.table_words > 0, .sums_batches = config.is_short};
     return {.key_width = config.key_width,
             .adds_bias_gradients = config.adds_bias_gradients,
             .sums_tables = config.table_words > 0 && config.borrows == 0,

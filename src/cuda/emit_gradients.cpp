@@ -208,8 +208,8 @@ std::string emit_gradients(const Layout& layout, const std::vector<passes::ReadG
     std::size_t of_terms = 0;
     for (std::size_t i = 0; i < gradients.size(); ++i) {
         const NodeId read = gradients[i].read;
-        if (passes::gradient_sum(layout.mod(), gradients[i], tile) == passes::GradientSum::table)
-            continue;
+        const passes::GradientSum sum = passes::gradient_sum(layout.mod(), gradients[i], tile);
+        if (sum == passes::GradientSum::table || sum == passes::GradientSum::batch) continue;
         if (is_of_term(layout, gradients[i]))
             ++of_terms;
         else
@@ -269,6 +269,32 @@ std::string emit_gradients(const Layout& layout, const std::vector<passes::ReadG
                         "const Head& head, int b, int h, int h_kv, GradientSums& sums)",
                         flush);
     return text;
+}
+
+std::string emit_shared_gradient(const Layout& layout,
+                                 const std::vector<passes::ReadGradient>& gradients) {
+    std::vector<Entry> summed;
+    std::vector<NodeId> indices;
+    for (std::size_t i = 0; i < gradients.size(); ++i) {
+        const passes::TileSums tile{.sums_batches = true};
+        if (passes::gradient_sum(layout.mod(), gradients[i], tile) != passes::GradientSum::batch)
+            continue;
+        const auto& operands = layout.node(gradients[i].read).operands;
+        summed.push_back({i, gradients[i].read});
+        indices.insert(indices.end(), operands.begin(), operands.end());
+    }
+    Body to_memory(layout, Place::element, "at.");
+    to_memory.compute(indices);
+    for (const Entry& entry : summed)
+        add(to_memory, layout, entry.read, "sum", "");
+    const std::string term =
+        summed.empty() ? "0" : formatted("joint.partial[{}] * d_modified", summed.front().index);
+    return formatted(
+               "constexpr bool kHasSharedGradient = {};\n"
+               "__device__ inline float shared_gradient(const Joint& joint, float d_modified) "
+               "{{\n    return {};\n}}\n",
+               !summed.empty(), term) +
+           device_function("void add_shared_gradient(const At& at, float sum)", to_memory);
 }
 
 std::vector<NodeId> staged_reads(const passes::Mod& mod, const plan::KernelConfig& config) {

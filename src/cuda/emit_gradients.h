@@ -23,6 +23,10 @@ std::vector<ir::NodeId> carried(const Layout& layout,
 std::string emit_gradients(const Layout& layout, const std::vector<passes::ReadGradient>& gradients,
                            passes::TileSums tile);
 
+// For a backward of short sequences: of those that blocks sum over a head's.
+std::string emit_shared_gradient(const Layout& layout,
+                                 const std::vector<passes::ReadGradient>& gradients);
+
 // For a warp-specialized backward: how each read's gradient is summed, and where the sum goes.
 std::string emit_gradient_addresses(const Layout& layout,
                                     const std::vector<passes::ReadGradient>& gradients,

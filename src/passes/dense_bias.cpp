@@ -111,6 +111,7 @@ bool are_biases_of_scores(const Mod& mod) {
         case GradientSum::shifted:
         case GradientSum::row: return true;
         case GradientSum::head:
+        case GradientSum::batch:
         case GradientSum::query:
         case GradientSum::key:
         case GradientSum::element: break;

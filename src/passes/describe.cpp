@@ -101,6 +101,13 @@ std::string_view describe_generic_sum(const Mod& mod, const ReadGradient& gradie
     return description(gradient, GradientSum::element);
 }
 
+// How one of many short sequences does.
+std::string describe_short_sum(const Mod& mod, const ReadGradient& gradient) {
+    if (const std::string_view why = why_not_batches(mod); !why.empty())
+        return formatted("as in others: {}", why);
+    return std::string(description(gradient, gradient_sum(mod, gradient, {.sums_batches = true})));
+}
+
 std::string describe_read(const Mod& mod, const std::vector<ShiftedRead>& shifted,
                           const KeyKinds& kinds, NodeId read) {
     std::string text = formula(mod.program, read) + ": uses " +
@@ -133,8 +140,10 @@ std::string describe_read(const Mod& mod, const std::vector<ShiftedRead>& shifte
             "  gradient: " + summed_over(mod, read) +
             (mod.counters[read] != ir::kNoNode
                  ? std::string("; in a loop over the terms, one by one")
-                 : formatted("; in a warp-specialized fused backward {}; in a generic one {}",
-                             describe_sum(mod, *gradient), describe_generic_sum(mod, *gradient))) +
+                 : formatted("; in a warp-specialized fused backward {}; in a generic one {}; of "
+                             "short sequences {}",
+                             describe_sum(mod, *gradient), describe_generic_sum(mod, *gradient),
+                             describe_short_sum(mod, *gradient))) +
             "\n";
     if (gradient_of(mod.sink_gradients, read) != nullptr)
         text += "  gradient of the sink: once for each row, before the other gradients\n";

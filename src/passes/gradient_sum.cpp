@@ -61,6 +61,18 @@ GradientSum sum_of(const Mod& mod, const ReadGradient& gradient, int key_width) 
     return use == KeyUse::remainder ? GradientSum::remainder : GradientSum::element;
 }
 
+bool are_equal(const Mod& mod, NodeId a, NodeId b) {
+    const ir::Node &x = mod.program.graph[a], &y = mod.program.graph[b];
+    return a == b || (x.op == Op::const_real && y.op == Op::const_real && x.real == y.real);
+}
+
+// Whether all batch entries of a head add to the same places.
+bool is_of_batch(const Mod& mod, const ReadGradient& gradient) {
+    const Dependence used = mod.dependence[gradient.read];
+    return mod.counters[gradient.read] == ir::kNoNode && !used.has(Dependence::b) &&
+           !used.has(Dependence::score);
+}
+
 // Whether every index of these reads is linear in some way.
 template <typename IsLinear>
 bool have_linear_indices(const Mod& mod, const std::vector<NodeId>& reads, IsLinear is_linear) {
@@ -73,12 +85,11 @@ bool have_linear_indices(const Mod& mod, const std::vector<NodeId>& reads, IsLin
 } // namespace
 
 bool is_gradient_of_score(const Mod& mod, const ReadGradient& gradient) {
-    if (gradient.partial == mod.d_score) return true;
-    const ir::Node &x = mod.program.graph[gradient.partial], &y = mod.program.graph[mod.d_score];
-    return x.op == Op::const_real && y.op == Op::const_real && x.real == y.real;
+    return are_equal(mod, gradient.partial, mod.d_score);
 }
 
 GradientSum gradient_sum(const Mod& mod, const ReadGradient& gradient, TileSums tile) {
+    if (tile.sums_batches && is_of_batch(mod, gradient)) return GradientSum::batch;
     if (tile.sums_few_entries && gradient.is_of_few_entries) return GradientSum::table;
     if (tile.sums_grids && gradient.is_of_grid) return GradientSum::distance;
     const GradientSum sum = sum_of(mod, gradient, tile.key_width);
@@ -116,6 +127,24 @@ bool sums_shifts(const Mod& mod) {
     return mod.program.is_dense() && !mod.deterministic && !mod.shifted_reads.empty() &&
            index_2d_reads(mod).width == 0 && !sums_by(mod, GradientSum::distance) &&
            !sums_by(mod, GradientSum::dense_bias, tile) && sums_by(mod, GradientSum::shifted, tile);
+}
+
+std::string_view why_not_batches(const Mod& mod) {
+    if (mod.gradients.empty()) return "";
+    if (mod.deterministic) return "blocks add their sums in any order";
+    NodeId partial = ir::kNoNode; // that elements add to their sums
+    for (const ReadGradient& gradient : mod.gradients) {
+        if (mod.counters[gradient.read] != ir::kNoNode)
+            return "some gradient is of the terms of a sum";
+        if (is_of_batch(mod, gradient)) {
+            if (partial == ir::kNoNode) partial = gradient.partial;
+            if (!are_equal(mod, gradient.partial, partial))
+                return "elements add several numbers to gradients";
+        } else if (mod.place[gradient.read] > Place::head) {
+            return "the places of some gradient depend on more than h, q_idx and kv_idx";
+        }
+    }
+    return "";
 }
 
 int count_few_entries(const Mod& mod) {
@@ -195,6 +224,7 @@ bool are_reads_linear(const Mod& mod, int key_width) {
 std::string_view name(GradientSum sum) {
     switch (sum) {
     case GradientSum::head: return "head";
+    case GradientSum::batch: return "batch";
     case GradientSum::query: return "query";
     case GradientSum::key: return "key";
     case GradientSum::distance: return "distance";
@@ -214,6 +244,7 @@ std::string_view description(const ReadGradient& gradient, GradientSum sum) {
         return "over a tile's diagonals, once for a distance and borrows of its digits";
     switch (sum) {
     case GradientSum::head: return "in registers, once for a head";
+    case GradientSum::batch: return "over sequences of a block, once for an element and head";
     case GradientSum::query: return "over a tile's keys, once for a query";
     case GradientSum::key: return "in registers, once for a key";
     case GradientSum::distance: return "over a tile's diagonals, once for a distance";

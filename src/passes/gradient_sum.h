@@ -12,6 +12,7 @@ namespace flexc::passes {
 // By what the read's indices use.
 enum class GradientSum : std::uint8_t {
     head,  // b and h: one sum while everything passes by
+    batch, // h, q and kv alone: one for each element while sequences of a head pass by
     query, // and q
     key,   // and kv
     // And q - kv, or what passes through a value of these: the score's gradient, summed over
@@ -37,6 +38,7 @@ struct TileSums {
     bool sums_shifts = false; // and sums_shifts()
     // Nothing of the above, but what meets few entries, as tables; all else by element.
     bool sums_few_entries = false;
+    bool sums_batches = false; // nothing but batch and head, where why_not_batches() is empty
 };
 GradientSum gradient_sum(const Mod& mod, const ReadGradient& gradient, TileSums tile = {});
 // Whether d score_mod / d read and d score_mod / d score are the same everywhere.
@@ -46,6 +48,9 @@ bool sums_by(const Mod& mod, GradientSum sum, TileSums tile = {});      // any g
 // Whether tiles may sum gradients of tables: nothing else needs the warps that do.
 bool sums_tables(const Mod& mod);
 bool sums_shifts(const Mod& mod);
+// Why blocks that have one sequence of a head after another cannot sum all gradients with one sum
+// for an element; empty where they can.
+std::string_view why_not_batches(const Mod& mod);
 // How many gradients the generic backward sums as those of tables.
 int count_few_entries(const Mod& mod);
 // Whether they may sum these over parts of diagonals instead.

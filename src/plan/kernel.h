@@ -105,7 +105,8 @@ struct KernelRequest {
     bool is_large = false;            // and plan::is_large
     bool deterministic = false;
     int most_rows = 0; // queries, and keys, that no sequence of a call has more of; 0: any number
-    ir::NodeId shared_value = ir::kNoNode;        // of the forward: passes::shared_value()
+    ir::NodeId shared_value = ir::kNoNode;        // passes::shared_value()
+    bool sums_batches = false;                    // some gradient is by GradientSum::batch
     std::optional<ForwardSchedule> schedule = {}; // asked for, instead of the choice
 };
 
@@ -148,7 +149,7 @@ struct KernelConfig {
     int saves_registers = 0;      // in which form of its template, each at the cost of some speed
     bool has_block_mask = false;  // visits the tiles that a block mask names
     bool has_few_queries = false; // of requests: forward_few.cu
-    bool is_short = false;        // of sequences that are a tile at most: forward_short.cu
+    bool is_short = false;        // of sequences that are a tile at most
     int blocks_at_once = 1;       // of those, on a multiprocessor
     ir::NodeId shared_value = ir::kNoNode; // passes::shared_value(), which they keep
     bool owns_keys = false; // a block has a tile of keys and visits queries, not the other way

@@ -157,7 +157,8 @@ struct PassPlan {
     std::vector<Step> steps;
 
     // Of calls that it can take, beside tensor maps that can be made of their tensors.
-    int most_rows = 0; // KernelRequest::most_rows
+    int most_rows = 0;                // KernelRequest::most_rows
+    bool heads_have_own_keys = false; // each head of queries
     float least_scale = -std::numeric_limits<float>::infinity();
     // q_offset and kv_offset are multiples.
     int query_offset_step = 1, key_offset_step = 1;

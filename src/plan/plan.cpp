@@ -195,14 +195,14 @@ Result<std::vector<Variant>> backward_variants(const Program& program) {
     const std::string_view no_order = options.deterministic ? why_not_in_order(program) : "";
     KernelRequest request = program.request(KernelKind::backward_fused);
     request.generic_because = why_generic(program, KernelKind::backward_fused);
+    const KernelRequest of_short = request; // one block has all of a sequence's dq, in an order
     const bool is_split = options.backward_kernel == BackwardKernel::split || !no_order.empty();
     if (is_split) request.kind = KernelKind::backward_dkdv;
     if (auto checked = check_demand(options, request); !checked) return checked.error();
     std::vector<Variant> variants = {variant(program, Calls::usual, request)};
-    // Gradients of buffers are summed better elsewhere.
-    if (!options.deterministic && !request.has_gradients &&
+    if (passes::why_not_batches(program.mod()).empty() &&
         has_short_kernels(program, options.backward_kernel == BackwardKernel::automatic))
-        add_short_variants(program, request, variants);
+        add_short_variants(program, of_short, variants);
     if (!no_order.empty())
         for (KernelConfig& candidate : variants.front().candidates)
             candidate.reason += formatted("; not fused: {}", no_order);

@@ -1,10 +1,12 @@
 // A plan as text.
 #include "plan/plan.h"
 
+#include <algorithm>
 #include <span>
 
 #include "common/block_mask.h"
 #include "common/sequences.h"
+#include "passes/gradient_sum.h"
 #include "support/text.h"
 
 namespace flexc::plan {
@@ -145,6 +147,10 @@ std::string_view calls_of(Calls calls) {
     return "";
 }
 
+bool has_short(const std::vector<Variant>& variants) {
+    return std::ranges::count(variants, Calls::short_sequences, &Variant::calls) != 0;
+}
+
 } // namespace
 
 std::string text_of(const KernelPlan& plan, const Program& program) {
@@ -170,6 +176,10 @@ std::string text_of(const KernelPlan& plan, const Program& program) {
     if (plan.block_mask) text += builder_of(*plan.block_mask);
     if (plan.lengths) text += reader_of(*plan.lengths);
     add(plan.backward, "backward");
+    if (const std::string_view why = passes::why_not_batches(program.mod());
+        !plan.backward.empty() && !why.empty() && has_short(plan.forward))
+        others += formatted("backward for {}: as for others; {}\n",
+                            calls_of(Calls::short_sequences), why);
     return text + passes + others;
 }
 

@@ -108,6 +108,8 @@ Program::Program(passes::Mod mod, CompileOptions options, Target target)
     both.score_work = score_work(mod_, options_.dtype == DType::bf16 ? passes::Precision::rough
                                                                      : passes::Precision::fast);
 
+    both.shared_value = passes::shared_value(mod_);
+
     forward_ = both;
     forward_.kind = KernelKind::forward;
     std::vector<ir::NodeId> forward_roots = {mod_.score};
@@ -115,7 +117,6 @@ Program::Program(passes::Mod mod, CompileOptions options, Target target)
     forward_.element_instructions = element_instructions(mod_, forward_roots);
     forward_.is_long = is_long(mod_, forward_roots);
     forward_.bias_bytes = forward_bias_bytes_;
-    forward_.shared_value = passes::shared_value(mod_);
     forward_.key_index_2d = key_index_2d_;
     forward_.tabulated = passes::tabulated_values(decomposed_);
     if (decomposed_by_index_2d_)
@@ -170,6 +171,7 @@ Program::Program(passes::Mod mod, CompileOptions options, Target target)
     backward_.sums_distances = passes::sums_by(mod_, GradientSum::distance);
     backward_.query_sums = passes::count_sums_by(mod_, GradientSum::query);
     backward_.few_entries = passes::count_few_entries(mod_);
+    backward_.sums_batches = passes::sums_by(mod_, GradientSum::batch, {.sums_batches = true});
     backward_.adds_many_entries =
         std::ranges::any_of(mod_.gradients, [&](const passes::ReadGradient& gradient) {
             return mod_.place[gradient.read] > passes::Place::head && !gradient.is_of_few_entries;

@@ -341,6 +341,8 @@ class CudaExecutable final : public Executable {
         const AttentionArguments& attention = call.attention;
         if (pass.most_rows != 0 && longest_of(attention) > pass.most_rows)
             return formatted("it has sequences of more than {} rows", pass.most_rows);
+        if (pass.heads_have_own_keys && attention.heads != attention.kv_heads)
+            return "heads of queries share keys";
         if (!(attention.scale >= pass.least_scale))
             return formatted("a scale of {} is too small", attention.scale);
         if (attention.q_offset % pass.query_offset_step != 0)

@@ -7,31 +7,33 @@
 
 namespace sm80 {
 
+// An element whose indices are found again.
+__device__ inline mod::At element_found_again(const Surroundings& around, const ScoreRow& row,
+                                              const ScoreColumn& column) {
+    const auto& [attention, arguments, place, length] = around;
+    return {arguments,
+            place.launch,
+            place.head,
+            row.value,
+            column.value,
+            found_again(place.b),
+            found_again(place.h),
+            place.h_kv,
+            found_again(row.q),
+            column.kv};
+}
+
 // product (q k') becomes the weight, P; dp (d_out v') becomes the gradient with respect to
 // the score before the mod, dS. What is hidden becomes zero by selection, so that nothing that a
-// mod gives there matters. Where nothing is captured, adding gradients does nothing.
-__device__ inline void differentiate(float& product, float& dp, bool visible,
-                                     const Surroundings& around, const ScoreRow& row,
-                                     const ScoreColumn& column, mod::GradientSums& sums) {
-    const auto& [attention, arguments, place, length] = around;
-    const mod::At at{arguments,
-                     place.launch,
-                     place.head,
-                     row.value,
-                     column.value,
-                     found_again(place.b),
-                     found_again(place.h),
-                     place.h_kv,
-                     found_again(row.q),
-                     column.kv};
-    const mod::Joint joint = mod::joint(at, product * attention.scale);
+// mod gives there matters. add(joint, d_modified) adds gradients of what the mod reads.
+template <typename Add>
+__device__ inline void differentiate(float& product, float& dp, bool visible, const mod::At& at,
+                                     float scale, const ScoreRow& row, Add add) {
+    const mod::Joint joint = mod::joint(at, product * scale);
     visible = visible && !(mod::kHasScoreMod && joint.score == negative_infinity());
     const float p = exp2_fast((joint.score - row.reference_score) * kLog2E - row.lse_log2);
     const float d_modified = p * (dp - row.delta);
-    if (visible) {
-        mod::sum_gradients(at, joint, d_modified, sums);
-        mod::add_gradients(at, joint, d_modified);
-    }
+    if (visible) add(joint, d_modified);
     product = visible ? p : 0;
     dp = visible ? d_modified * joint.d_score : 0;
 }
@@ -129,13 +131,28 @@ using ElementOrder = Select<kHasColumnValues, ColumnAfterColumn, RowAfterRow>;
 template <typename Seen, typename Scores>
 __device__ void differentiate_all(Scores& products, Scores& dp, const Surroundings& around,
                                   const ScoreTile& tile, mod::GradientSums& sums) {
-    ElementOrder::visit<Scores>(around, tile, Seen(around, tile),
-                                [&](int row, int column, bool visible, const ScoreRow& row_facts,
-                                    const ScoreColumn& column_facts) {
-                                    differentiate(products.at(row, column / 2, column % 2),
-                                                  dp.at(row, column / 2, column % 2), visible,
-                                                  around, row_facts, column_facts, sums);
-                                });
+    ElementOrder::visit<Scores>(
+        around, tile, Seen(around, tile),
+        [&](int row, int column, bool visible, const ScoreRow& row_facts,
+            const ScoreColumn& column_facts) {
+            const mod::At at = element_found_again(around, row_facts, column_facts);
+            differentiate(products.at(row, column / 2, column % 2),
+                          dp.at(row, column / 2, column % 2), visible, at, around.attention.scale,
+                          row_facts, [&](const mod::Joint& joint, float d_modified) {
+                              mod::sum_gradients(at, joint, d_modified, sums);
+                              mod::add_gradients(at, joint, d_modified);
+                          });
+        });
+}
+
+// Whether everything of this warp's rectangle of the tile is visible.
+template <typename Scores>
+__device__ inline bool shows_all(const Surroundings& around, const ScoreTile& tile) {
+    const int top = tile.first_q + Scores::first_row(),
+              bottom = top + 16 * Scores::kRowFragments - 1;
+    const int left = tile.first_kv + Scores::first_column(), right = left + 16 * Scores::kUnits - 1;
+    return Mask::shows_all(around.place, tile.is_full, top, bottom, left, right) &&
+           bottom < around.length.queries() && right < around.length.keys();
 }
 
 // Picks the form that this warp's rectangle of the tile needs.
@@ -143,11 +160,7 @@ template <typename Scores>
 __device__ inline void differentiate_tile(Scores& products, Scores& dp, const Surroundings& around,
                                           ScoreTile tile, mod::GradientSums& sums) {
     tile.first_kv = computed_again(tile.first_kv);
-    const int top = tile.first_q + Scores::first_row(),
-              bottom = top + 16 * Scores::kRowFragments - 1;
-    const int left = tile.first_kv + Scores::first_column(), right = left + 16 * Scores::kUnits - 1;
-    if (Mask::shows_all(around.place, tile.is_full, top, bottom, left, right) &&
-        bottom < around.length.queries() && right < around.length.keys())
+    if (shows_all<Scores>(around, tile))
         differentiate_all<AllAreVisible>(products, dp, around, tile, sums);
     else
         differentiate_all<typename ElementOrder::Visible<Scores>>(products, dp, around, tile, sums);

@@ -11,11 +11,10 @@ namespace sm80 {
 struct NoDq {
     template <typename DScores>
     static __device__ void add(const Surroundings&, DScores, KeyTile, int first_q) {}
-    static __device__ void clear(const Surroundings&) {}
 };
 
-// A block's share, some rows at a time, as Rows::put takes them.
-template <typename Rows> struct DqByRows {
+// To an accumulator of floats, by atomics.
+struct DqByAtomics {
     using Gradient = WarpResult<kGradientRows, mod::kHeadDim, mod::kWarps>;
 
     template <typename DScores>
@@ -26,15 +25,12 @@ template <typename Rows> struct DqByRows {
             Gradient dq;
             dq.clear();
             add_product(dq, rows_of<kGradientRows>(d_scores, row), keys);
-            Rows::put(dq, around, first_q + row);
+            add_rows(dq, around, first_q + row);
         }
     }
-};
 
-// To an accumulator of floats, by atomics.
-struct DqByAtomics : DqByRows<DqByAtomics> {
-    static __device__ void clear(const Surroundings&) {}
-    static __device__ void put(const Gradient& dq, const Surroundings& around, int first_q) {
+  private:
+    static __device__ void add_rows(const Gradient& dq, const Surroundings& around, int first_q) {
         const auto& [attention, arguments, place, length] = around;
         const int q = first_q + Gradient::row(0);
         float* const rows = dq_accumulator_row(attention, length, computed_again(place.h), q) +
@@ -54,37 +50,6 @@ struct DqByAtomics : DqByRows<DqByAtomics> {
             }
     }
 };
-
-// To dq itself: the block has all queries and keys of the sequence.
-struct DqToMemory : DqByRows<DqToMemory> {
-    // Where no query sees any key.
-    static __device__ void clear(const Surroundings& around) {
-        Gradient zeros;
-        zeros.clear();
-#pragma unroll 1
-        for (int row = 0; row < mod::kQueryTile; row += kGradientRows)
-            put(zeros, around, row);
-    }
-    static __device__ void put(const Gradient& dq, const Surroundings& around, int first_q) {
-        const auto& [attention, arguments, place, length] = around;
-        const GradientPlane<Element> to =
-            query_gradient<Element>(attention.dq, attention.dq_flags, length, place.h);
-#pragma unroll
-        for (int row = 0; row < Gradient::kRows; ++row) {
-            const int q = first_q + Gradient::row(row);
-            if (q >= length.queries()) continue;
-#pragma unroll
-            for (int column = 0; column < Gradient::kColumns; ++column) {
-                const int first = Gradient::column(column);
-                if (!Gradient::has_unit(column / 2) || first >= mod::kHeadDim) continue;
-                const float(&pair)[2] = dq.pair(row, column);
-                to.put(q, first, mod::kHeadDim, attention.scale * pair[0],
-                       attention.scale * pair[1]);
-            }
-        }
-    }
-};
-using DqSink = Select<mod::kStoresQueryGradient, DqToMemory,
-                      Select<mod::kAccumulatesQueryGradient, DqByAtomics, NoDq>>;
+using DqSink = Select<mod::kAccumulatesQueryGradient, DqByAtomics, NoDq>;
 
 } // namespace sm80

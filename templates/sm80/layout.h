@@ -66,8 +66,8 @@ FLEXC_SHARED constexpr ForwardLayout forward_layout(const TileSizes& sizes) {
     return layout;
 }
 
-// Of forward_short.cu: a float for each element, behind the tiles.
-FLEXC_SHARED constexpr int shared_value_bytes(int query_tile, int key_tile) {
+// Of forward_short.cu and backward_short.cu, behind the tiles: a float for each element.
+FLEXC_SHARED constexpr int tile_float_bytes(int query_tile, int key_tile) {
     return 4 * query_tile * key_tile;
 }
 
@@ -128,6 +128,27 @@ FLEXC_SHARED constexpr BackwardKeyLayout backward_key_layout(const TileSizes& si
     const int used = layout.table_sums + sizes.table_sums.bytes(sizes.element_bytes);
     const int widest = larger(sizes.head_dim, sizes.head_dim_v);
     layout.bytes = larger(used, sizes.key_tile * tile_row_bytes(widest, 4));
+    return layout;
+}
+
+// Of backward_short.cu: keys, values and queries, whose gradients leave through the same memory;
+// then d_out, lse and delta, P and dS, where there is room for one of these gradients as floats.
+struct BackwardShortLayout {
+    int values, queries, d_out, row_sums, p, d_scores;
+    int bytes;
+};
+FLEXC_SHARED constexpr BackwardShortLayout backward_short_layout(const TileSizes& sizes) {
+    const int p_bytes = sizes.query_tile * tile_row_bytes(sizes.key_tile, sizes.element_bytes);
+    BackwardShortLayout layout{};
+    layout.values = sizes.key_tile * sizes.key_row();
+    layout.queries = layout.values + sizes.key_tile * sizes.value_row();
+    layout.d_out = layout.queries + sizes.query_tile * sizes.query_row();
+    layout.row_sums = layout.d_out + sizes.query_tile * sizes.value_row();
+    layout.p = layout.row_sums + sizes.query_tile * kRowSumBytes;
+    layout.d_scores = layout.p + p_bytes;
+    const int widest = larger(sizes.head_dim, sizes.head_dim_v);
+    layout.bytes = larger(layout.d_scores + p_bytes,
+                          layout.d_out + sizes.key_tile * tile_row_bytes(widest, 4));
     return layout;
 }
 

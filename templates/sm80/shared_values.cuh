@@ -16,7 +16,7 @@ struct NoSharedValues {
 // Each thread has those of its own elements, column after column.
 class ValuesOfThreads {
   public:
-    static constexpr int kBytes = shared_value_bytes(mod::kQueryTile, mod::kKeyTile);
+    static constexpr int kBytes = tile_float_bytes(mod::kQueryTile, mod::kKeyTile);
     static_assert(kRows == 2 || kRows == 4, "one load");
 
     __device__ explicit ValuesOfThreads(unsigned base)

@@ -14,29 +14,20 @@ namespace {
 
 class RandomCases : public test::RandomChoices {
   public:
-    using RandomChoices::RandomChoices;
+    RandomCases(std::uint32_t seed, bool learned) : RandomChoices(seed), learned_(learned) {}
 
     // As many sequences as those kernels begin with, and some more. Batch entries of a head have a
     // value in common in some, in others each has its own.
     Case next() {
         Case one;
-        one.text =
-            "buffer t: f32[H, 15, 15]\nbuffer r: f32[H, 200]\nbuffer d: bf16[H, Q_LEN, KV_LEN]\n"
-            "buffer a: f32[B, H]\nbuffer c: f32[B, KV_LEN]\nbuffer k: i32[B, KV_LEN]\n"
-            "score_mod = " +
-            one_of({"score",
-                    "score + t[h, q_idx // 8 - kv_idx // 8 + 7, q_idx % 8 - kv_idx % 8 + 7]",
-                    "score + d[h, q_idx, kv_idx]", "score * (1 + a[b, h]) + c[b, kv_idx]",
-                    "3 * tanh(score / 3) + r[h, abs(q_idx - kv_idx)]",
-                    "score + a[b, h] * (kv_idx - q_idx)",
-                    "score + where(q_idx == 0 or kv_idx == 0, 0.0, sin(q_idx * 0.3 - kv_idx))"}) +
-            "\n" +
-            one_of({"", "", "mask_mod = q_idx >= kv_idx\n", "mask_mod = k[b, kv_idx] != 3\n",
-                    "mask_mod = q_idx // 5 == kv_idx // 5\n"});
+        one.text = buffers() + "score_mod = " + (learned_ ? learned_score() : score()) + "\n" +
+                   one_of({"", "", "mask_mod = q_idx >= kv_idx\n", "mask_mod = k[b, kv_idx] != 3\n",
+                           "mask_mod = q_idx // 5 == kv_idx // 5\n"});
         one.dtype =
             std::initializer_list<DType>{DType::bf16, DType::f16, DType::f32}.begin()[below(3)];
         one.kv_heads = 1 + below(3);
-        one.heads = one.kv_heads * (1 + below(3));
+        // Some of the learned ones have heads that share keys, which other kernels take.
+        one.heads = one.kv_heads * (learned_ && below(4) != 0 ? 1 : 1 + below(3));
         one.batch = 1024 / one.heads + 1 + below(60);
         const int most = std::initializer_list<int>{16, 32, 64}.begin()[below(3)];
         one.q_len = below(3) == 0 ? most : 1 + below(most);
@@ -51,15 +42,51 @@ class RandomCases : public test::RandomChoices {
         one.f32_outputs = below(4) == 0;
         return one;
     }
+
+  private:
+    std::string buffers() {
+        const std::string grad = learned_ ? " grad\n" : "\n";
+        return "buffer t: f32[H, 15, 15]" + grad + "buffer r: f32[H, 200]" + grad +
+               "buffer d: bf16[H, Q_LEN, KV_LEN]" + grad + "buffer a: f32[B, H]" + grad +
+               "buffer c: f32[B, KV_LEN]\nbuffer k: i32[B, KV_LEN]\n";
+    }
+    std::string score() {
+        return one_of({"score",
+                       "score + t[h, q_idx // 8 - kv_idx // 8 + 7, q_idx % 8 - kv_idx % 8 + 7]",
+                       "score + d[h, q_idx, kv_idx]", "score * (1 + a[b, h]) + c[b, kv_idx]",
+                       "3 * tanh(score / 3) + r[h, abs(q_idx - kv_idx)]",
+                       "score + a[b, h] * (kv_idx - q_idx)",
+                       "score + where(q_idx == 0 or kv_idx == 0, 0.0, sin(q_idx * 0.3 - kv_idx))"});
+    }
+    // What blocks sum over sequences, and sums of a head beside it.
+    std::string learned_score() {
+        return one_of({"score + t[h, q_idx // 8 - kv_idx // 8 + 7, q_idx % 8 - kv_idx % 8 + 7]",
+                       "score + d[h, q_idx, kv_idx]",
+                       "3 * tanh(score / 3) + r[h, abs(q_idx - kv_idx)]",
+                       "score + d[h, q_idx, kv_idx] + r[h, q_idx + 3]",
+                       "score * (1 + r[h, abs(q_idx - kv_idx)])",
+                       "score + a[b, h] * (kv_idx - q_idx) + r[h, kv_idx]"});
+    }
+
+    bool learned_;
 };
+
+void check_members(bool learned) {
+    constexpr int kMembers = 10;
+    const std::uint32_t seed = test::seed_of_members();
+    CAPTURE(seed);
+    RandomCases cases(seed, learned);
+    for (int i = 0; i < kMembers; ++i)
+        test::check_on_gpu(cases.next());
+}
 
 } // namespace
 
 TEST_CASE("many short sequences: random members on a GPU" * doctest::skip()) {
-    constexpr int kMembers = 10;
-    const std::uint32_t seed = test::seed_of_members();
-    CAPTURE(seed);
-    RandomCases cases(seed);
-    for (int i = 0; i < kMembers; ++i)
-        test::check_on_gpu(cases.next());
+    check_members(false);
+}
+
+TEST_CASE("many short sequences with gradients of buffers: random members on a GPU" *
+          doctest::skip()) {
+    check_members(true);
 }

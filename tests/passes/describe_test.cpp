@@ -20,12 +20,16 @@ TEST_CASE("dependence: one entry a read, with its proof and its gradient") {
         "slopes[h]: uses h; computed per head; always in range\n"
         "  class: constant; one address for a head\n"
         "  gradient: sum over b, q_idx, kv_idx; in a warp-specialized fused backward in "
-        "registers, once for a head; in a generic one in registers, once for a head\n"
+        "registers, once for a head; in a generic one in registers, once for a head; of short "
+        "sequences as in others: the places of some gradient depend on more than h, q_idx and "
+        "kv_idx\n"
         "bias[b, h, q_idx, kv_idx]: uses b, h, q_idx, kv_idx; computed per element; "
         "always in range\n"
         "  class: dense_bias; each element has its own\n"
         "  gradient: one element for each address; in a warp-specialized fused backward in "
-        "memory, element by element; in a generic one in memory, element by element\n"
+        "memory, element by element; in a generic one in memory, element by element; of short "
+        "sequences as in others: the places of some gradient depend on more than h, q_idx and "
+        "kv_idx\n"
         "rel[(q_idx - kv_idx) + (N // 2)]: uses q_idx, kv_idx; computed per element; "
         "one for each distance q_idx - kv_idx; "
         "index checked\n"
@@ -33,7 +37,9 @@ TEST_CASE("dependence: one entry a read, with its proof and its gradient") {
         "  gradient: sum over b, h, q_idx, kv_idx of those with this index; in a warp-specialized "
         "fused backward over a tile's diagonals, once for a distance; in a generic one in a copy "
         "of "
-        "what a tile meets on chip, once for an entry, head and tile of keys, where there is room\n"
+        "what a tile meets on chip, once for an entry, head and tile of keys, where there is room; "
+        "of short sequences as in others: the places of some gradient depend on more than h, q_idx "
+        "and kv_idx\n"
         "doc[q_idx]: uses q_idx; computed per row; index checked\n"
         "  class: row; one for a query\n"
         "doc[kv_idx]: uses kv_idx; computed per column; always in range\n"
@@ -53,7 +59,8 @@ TEST_CASE("dependence: kinds that Hopper's kernels multiply by are named, and wh
           std::string::npos);
     CHECK(text.find("in a warp-specialized fused backward by products with ones of its kinds, once "
                     "for an entry and head; in a generic one in a copy of what a tile meets on "
-                    "chip, once for an entry, head and tile of keys, where there is room\n") !=
+                    "chip, once for an entry, head and tile of keys, where there is room; of short "
+                    "sequences over sequences of a block, once for an element and head\n") !=
           std::string::npos);
 }
 

@@ -438,6 +438,23 @@ TEST_CASE("short sequences have small tiles, and as many blocks as memory has ro
         }
 }
 
+TEST_CASE("a backward of short sequences keeps a float for each element where they have values or "
+          "sums in common") {
+    for (const bool has_value : {false, true})
+        for (const bool sums : {false, true}) {
+            KernelRequest request = generic_forward(90, DType::bf16, 32, 32, true);
+            request.kind = KernelKind::backward_fused;
+            request.most_rows = 64;
+            const int without = first(request).shared_bytes;
+            if (has_value) request.shared_value = 0;
+            request.sums_batches = sums;
+            const KernelConfig config = first(request);
+            CHECK(config.entry == "flexc_backward_short");
+            CHECK(config.shared_bytes == without + (has_value + sums) * 4 * 64 * 64);
+            CHECK(config.shared_value == request.shared_value);
+        }
+}
+
 TEST_CASE("a long program keeps tiles that spill some words") {
     for (const int head_dim : {64, 128})
         for (const auto kind : {KernelKind::forward, KernelKind::backward_fused}) {

@@ -108,15 +108,24 @@ std::vector<KernelConfig> short_key_candidates(const KernelRequest& request) {
     const BackwardShape& shape =
         *std::ranges::find(kShortKeyShapes, request.most_rows, &BackwardShape::key_tile);
     KernelConfig config = key_kernel(request, shape, 0);
+    config.template_path = "backward_short.cu";
+    config.entry = "flexc_backward_short";
+    config.table_words = 0;
     config.is_short = true;
-    config.reason = "whole sequences: dq, dk and dv of one in a block";
+    config.shared_value = request.shared_value;
+    const int floats = (request.shared_value != ir::kNoNode) + request.sums_batches;
+    config.shared_bytes = ::sm80::backward_short_layout(sizes_of(request, shape)).bytes +
+                          floats * ::sm80::tile_float_bytes(shape.query_tile, shape.key_tile);
+    config.tolerated_spills = kSpillsOfSequence;
+    config.reason = "dq, dk and dv of one sequence after another";
+    if (request.sums_batches) config.reason += ", gradients of buffers summed over them";
     std::vector<KernelConfig> candidates;
     for (const int registers : {96, 128, 168, 255}) {
         config.blocks_at_once =
             blocks_at_once(request, registers, shape.warps, config.shared_bytes);
-        candidates.push_back(config);
+        if (candidates.empty() || config.blocks_at_once < candidates.back().blocks_at_once)
+            candidates.push_back(config);
     }
-    candidates.back().tolerated_spills = kSpillsOfSequence;
     return candidates;
 }
 

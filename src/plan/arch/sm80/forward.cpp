@@ -83,7 +83,7 @@ std::vector<KernelConfig> short_candidates(const KernelRequest& request) {
         ::sm80::forward_layout(sizes(request, shape.query_tile, shape.key_tile, config.stages))
             .bytes;
     if (config.shared_value != ir::kNoNode)
-        config.shared_bytes += ::sm80::shared_value_bytes(shape.query_tile, shape.key_tile);
+        config.shared_bytes += ::sm80::tile_float_bytes(shape.query_tile, shape.key_tile);
     config.tolerated_spills = kSpillsOfSequence;
     constexpr int kBeside = 32; // registers of a thread, beside accumulators
     config.blocks_at_once = blocks_at_once(request, accumulators(request, shape) + kBeside,

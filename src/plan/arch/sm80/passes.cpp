@@ -26,15 +26,17 @@ Extent query_rows(const Program& program, int columns) {
     return {{{columns, {{Of::batch}, {Of::heads}, {Of::queries}}}}};
 }
 
+// Of short sequences: as many blocks as a GPU has room for, one after another of which each has.
+void make_persistent(const KernelConfig& main, Launch& launch) {
+    launch.is_persistent = true;
+    launch.blocks_at_once = main.blocks_at_once;
+}
+
 PassPlan forward(const Program& program, const KernelConfig& main) {
     PassPlan pass;
     pass.kernels = {main};
     pass.steps = {launch(0, main, query_tiles(program, main.query_tile))};
-    if (main.is_short) {
-        auto& attend = std::get<Launch>(pass.steps.back());
-        attend.is_persistent = true;
-        attend.blocks_at_once = main.blocks_at_once;
-    }
+    if (main.is_short) make_persistent(main, std::get<Launch>(pass.steps.back()));
     if (!program.mod().program.is_dense()) add_few_queries(program, pass);
     return pass;
 }
@@ -79,6 +81,8 @@ PassPlan backward(const Program& program, const KernelConfig& main) {
     of_keys.reads = {Region::delta, Region::row_facts};
     if (is_fused) of_keys.writes = {Region::dq_accumulator};
     of_keys.by_heads = is_split;
+    if (main.is_short) make_persistent(main, of_keys);
+    pass.heads_have_own_keys = main.is_short && program.request(main.kind).sums_batches;
     pass.steps.push_back(std::move(of_keys));
     if (!main.is_short) {
         Launch of_queries =

@@ -1,0 +1,125 @@
+// What sequences of a head have in common, in a block that has one of them after another: values
+// that the score mod computes from h, q and kv alone, and sums of gradients of what it reads by
+// these. Each thread has those of its own elements.
+#pragma once
+
+#include "common/select.h"
+#include "sm80/backward_tiles.cuh"
+
+namespace sm80 {
+
+// Of a whole sequence.
+using SequenceScores = WarpResult<mod::kQueryTile, mod::kKeyTile, mod::kWarps>;
+
+// A float for each of a thread's elements.
+class OwnElements {
+  public:
+    static constexpr int kRows = SequenceScores::kRows, kColumns = 2 * SequenceScores::kColumns;
+    static constexpr int kBytes = 4 * kThreads * kRows * kColumns;
+    static_assert(kBytes == tile_float_bytes(mod::kQueryTile, mod::kKeyTile));
+
+    __device__ explicit OwnElements(unsigned base)
+        : own_(base + 4 * static_cast<int>(threadIdx.x)) {}
+
+    __device__ float load(int row, int column) const { return load_shared_float(at(row, column)); }
+    __device__ void store(int row, int column, float x) const { store_shared(at(row, column), x); }
+
+    // visit(row, column, element, inside) for all of them.
+    template <typename Visit>
+    static __device__ void visit(const Surroundings& around, Visit visit_element) {
+        const auto& [attention, arguments, place, length] = around;
+#pragma unroll 1
+        for (int i = 0; i < kRows * kColumns; ++i) {
+            const int row = i / kColumns, column = i % kColumns;
+            const int query = SequenceScores::row(row),
+                      key = SequenceScores::column(column / 2) + column % 2;
+            const int q = length.q_idx(query), kv = length.kv_idx(key);
+            const mod::Row of_query =
+                mod::at_row(arguments, place.launch, place.head, place.b, place.h, place.h_kv, q);
+            const mod::Column of_key = mod::at_column(arguments, place.launch, place.head, place.b,
+                                                      place.h, place.h_kv, kv);
+            const mod::At at{arguments, place.launch, place.head, of_query, of_key,
+                             place.b,   place.h,      place.h_kv, q,        kv};
+            visit_element(row, column, at, query < length.queries() && key < length.keys());
+        }
+    }
+
+  private:
+    __device__ unsigned at(int row, int column) const {
+        return own_ + 4 * kThreads * (row * kColumns + column);
+    }
+
+    unsigned own_;
+};
+
+struct NoSharedValues {
+    static constexpr int kBytes = 0;
+    __device__ explicit NoSharedValues(unsigned) {}
+    __device__ void find(const Surroundings&) {}
+    __device__ float load(int row, int column) const { return 0; }
+};
+class ValuesOfThreads {
+  public:
+    static constexpr int kBytes = OwnElements::kBytes;
+    __device__ explicit ValuesOfThreads(unsigned base) : elements_(base) {}
+
+    // Of the head, unless they are here.
+    __device__ void find(const Surroundings& around) {
+        if (around.place.h == head_) return;
+        head_ = around.place.h;
+        OwnElements::visit(around, [&](int row, int column, const mod::At& at, bool) {
+            elements_.store(row, column, mod::shared_value(at));
+        });
+    }
+    __device__ float load(int row, int column) const { return elements_.load(row, column); }
+
+  private:
+    OwnElements elements_;
+    int head_ = -1;
+};
+using SharedValues = Select<mod::kHasSharedValue, ValuesOfThreads, NoSharedValues>;
+
+struct NoSharedGradients {
+    static constexpr int kBytes = 0;
+    __device__ explicit NoSharedGradients(unsigned) {}
+    __device__ void clear() const {}
+    __device__ void add(int row, int column, const mod::Joint&, float d_modified) const {}
+    __device__ void flush(const Surroundings&) const {}
+};
+class GradientsOfThreads {
+  public:
+    static constexpr int kBytes = OwnElements::kBytes;
+    __device__ explicit GradientsOfThreads(unsigned base) : elements_(base) {}
+
+    __device__ void clear() const {
+#pragma unroll 1
+        for (int i = 0; i < OwnElements::kRows * OwnElements::kColumns; ++i)
+            elements_.store(0, i, 0.0f);
+    }
+    __device__ void add(int row, int column, const mod::Joint& joint, float d_modified) const {
+        elements_.store(row, column,
+                        elements_.load(row, column) + mod::shared_gradient(joint, d_modified));
+    }
+    // To memory, when the sequences of a head have passed.
+    __device__ void flush(const Surroundings& around) const {
+        OwnElements::visit(around, [&](int row, int column, const mod::At& at, bool inside) {
+            const float sum = elements_.load(row, column);
+            if (inside && sum != 0) mod::add_shared_gradient(at, sum);
+        });
+    }
+
+  private:
+    OwnElements elements_;
+};
+using SharedGradients = Select<mod::kHasSharedGradient, GradientsOfThreads, NoSharedGradients>;
+
+struct SharedByHead {
+    static constexpr int kBytes = SharedValues::kBytes + SharedGradients::kBytes;
+    SharedValues values;
+    SharedGradients gradients;
+
+    __device__ explicit SharedByHead(unsigned base)
+        : values(base), gradients(base + SharedValues::kBytes) {}
+};
+
+} // namespace sm80
