@@ -40,6 +40,7 @@ class RandomCases : public test::RandomChoices {
         one.strided = below(3) == 0;
         one.padding = below(2) == 0 ? 8 : 3;
         one.f32_outputs = below(4) == 0;
+        one.deterministic = !learned_ && below(4) == 0;
         return one;
     }
 
