@@ -68,6 +68,7 @@ template <typename T, int kThreads> class GradientRows {
                 for (int side = 0; side < 2; ++side)
                     result.at(row, column, side) *= factor;
     }
+
     T tile_;
     unsigned room_;
     GradientPlane<E> plane_;
