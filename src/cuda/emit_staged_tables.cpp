@@ -158,30 +158,49 @@ class StagedTableEmitter {
         body.compute({table_.key_bytes});
         body.line(
             formatted("return {};", unbracketed(body.text_as(table_.key_bytes, CType::narrow))));
-        std::string groups;
-        for (const int group : aligned_->groups)
-            groups += formatted("{}{}", groups.empty() ? "" : ", ", group * kEntryBytes);
-        std::string least, most;
+        std::vector<int> steps, profiles, least, most;
+        for (const AlignedTable::Column& column : aligned_->columns) {
+            steps.push_back(column.step * kEntryBytes);
+            profiles.push_back(column.profile);
+        }
         for (std::size_t i = 0; i < table_.split.indices.size(); ++i) {
             if (!table_.is_checked_by_tile(i)) continue;
-            const AlignedTable::Reach& reach = aligned_->reaches[i];
-            least += formatted("{}{}", least.empty() ? "" : ", ", reach.least);
-            most += formatted("{}{}", most.empty() ? "" : ", ", reach.most);
+            least.push_back(aligned_->reaches[i].least);
+            most.push_back(aligned_->reaches[i].most);
         }
-        const auto numbers = [](std::string_view called, const std::string& values) {
-            return formatted("    static constexpr __device__ int {}(int i) {{\n"
-                             "        constexpr int numbers[] = {{{}}};\n"
-                             "        return numbers[i];\n    }}\n",
-                             called, values);
-        };
         std::string text =
-            member("int key_bytes(const At& at)", body) + numbers("group", groups) +
-            formatted("    static constexpr int kKeyStep = {}, kRowStep = {};\n"
+            member("int key_bytes(const At& at)", body) + numbers("column_step", steps) +
+            numbers("profile", profiles) + lane_step() +
+            formatted("    static constexpr int kProfiles = {}, kLeastStep = {}, kMostStep = {};\n"
+                      "    static constexpr int kRowStep = {};\n"
                       "    static constexpr bool kHasRowStep = {};\n",
-                      aligned_->key_step * kEntryBytes,
+                      aligned_->profiles.size(), aligned_->least_step * kEntryBytes,
+                      aligned_->most_step * kEntryBytes,
                       aligned_->row_step.value_or(0) * kEntryBytes, aligned_->row_step.has_value());
         if (!checked_.empty()) text += numbers("least_reach", least) + numbers("most_reach", most);
         return text;
+    }
+    static std::string numbers(std::string_view called, const std::vector<int>& values) {
+        std::string list;
+        for (const int value : values)
+            list += formatted("{}{}", list.empty() ? "" : ", ", value);
+        return formatted("    static constexpr __device__ int {}(int i) {{\n"
+                         "        constexpr int numbers[] = {{{}}};\n"
+                         "        return numbers[i];\n    }}\n",
+                         called, list);
+    }
+    // Choices, as the lane is not known when the kernel is compiled.
+    std::string lane_step() const {
+        std::string text = "    static __device__ int lane_step(int profile, int lane) {\n";
+        for (std::size_t i = 0; i < aligned_->profiles.size(); ++i) {
+            const AlignedTable::Profile& steps = aligned_->profiles[i];
+            text +=
+                formatted("        if (profile == {}) return lane < 2 ? (lane == 0 ? {} : {}) : "
+                          "(lane == 2 ? {} : {});\n",
+                          i, steps[0] * kEntryBytes, steps[1] * kEntryBytes, steps[2] * kEntryBytes,
+                          steps[3] * kEntryBytes);
+        }
+        return text + "        return 0;\n    }\n";
     }
 
     static constexpr int kEntryBytes = sizeof(float);
@@ -211,6 +230,7 @@ std::string_view name(TableReads reads) {
     switch (reads) {
     case TableReads::memory: return "memory";
     case TableReads::staged: return "staged";
+    case TableReads::conditional: return "conditional";
     case TableReads::checked: break;
     }
     return "checked";
@@ -262,6 +282,29 @@ std::string emit_staged_tables(const Layout& layout, const passes::StagedTables&
                                    aligned.empty() ? nullptr : &aligned[i], provide)
                     .text(static_cast<int>(i), words[i], offsets[i]);
     return text + "\n";
+}
+
+std::string emit_table_conditions(const Layout& layout, const passes::TableConditions& conditions,
+                                  bool addend_scales) {
+    std::string text =
+        formatted("constexpr bool kAddendScalesWithTables = {}, kTablesHaveConditions = {};\n"
+                  "constexpr int kTableKeysHoldFrom = {};\n",
+                  addend_scales, conditions.any(), conditions.keys_hold_from);
+    const auto function = [&](std::string_view called, const analysis::Assumptions& assumed) {
+        Body body(layout, Place::element, "at.");
+        std::vector<NodeId> nodes;
+        for (const auto& [id, holds] : assumed)
+            nodes.push_back(id);
+        body.compute(nodes);
+        std::string all;
+        for (const auto& [id, holds] : assumed)
+            all += formatted("{}{}{}", all.empty() ? "" : " && ", holds ? "" : "!", body.text(id));
+        body.line(formatted("return {};", all.empty() ? "true" : all));
+        text += device_function(formatted("bool {}(const At& at)", called), body);
+    };
+    function("query_uses_tables", conditions.of_queries);
+    function("key_uses_tables", conditions.of_keys);
+    return text;
 }
 
 } // namespace flexc::cuda

@@ -13,8 +13,9 @@
 namespace flexc::cuda {
 
 // Where a function of an element reads tables: in memory; on chip, where what can be known of whole
-// tiles is; on chip, with everything checked for the element.
-enum class TableReads : std::uint8_t { memory, staged, checked };
+// tiles is; the same, but for conditions of queries and keys; on chip, with everything checked for
+// the element.
+enum class TableReads : std::uint8_t { memory, staged, conditional, checked };
 std::string_view name(TableReads reads);
 void set_table_reads(Body& body, TableReads reads, bool guesses_logs);
 // What places in these tables are computed from: roots of a kernel's functions.
@@ -26,5 +27,8 @@ std::string emit_staged_tables(const Layout& layout, const passes::StagedTables&
                                const std::vector<int>& words,
                                const std::vector<passes::AlignedTable>& aligned,
                                const ProvideValues& provide);
+// What decides whether an element uses aligned tables, and whether its addend is in their units.
+std::string emit_table_conditions(const Layout& layout, const passes::TableConditions& conditions,
+                                  bool addend_scales);
 
 } // namespace flexc::cuda

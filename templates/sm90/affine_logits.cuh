@@ -118,8 +118,9 @@ class BiasFirstLogits : public PlainLogits {
                 elements_.load_tables(source, j);
                 elements_.visit_element(first_key, j, [&](int r, const mod::At& at) {
                     const float bias = kReadsBias ? biases_.at(r, j) : 0;
+                    const float addend = element_addend(source, at, bias);
                     scores[accumulator(r, j)] =
-                        multiply_finite(element_addend(source, at, bias), before_);
+                        kScalesTables ? addend : multiply_finite(addend, before_);
                 });
             }
         }

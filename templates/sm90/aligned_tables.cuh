@@ -1,5 +1,5 @@
 // Tables in shared memory by which tiles of keys are aligned: an element's place is one number of
-// the query and the tile, and a step that is known when the kernel is compiled.
+// the query, the tile and the lane, and a step that is known when the kernel is compiled.
 #pragma once
 
 #include "common/select.h"
@@ -12,21 +12,51 @@ namespace sm90 {
 template <int kTable> struct AlignedSteps {
     using Read = mod::StagedTable<kTable>;
 
-    // From the thread's first column to the j-th, in its first row.
-    static constexpr __device__ int of(int j) {
-        return Read::group(j / 2) + j % 2 * Read::kKeyStep;
-    }
     // A column before the j-th whose place in the first row is that of the j-th in the second; -1
     // where there is none.
     static constexpr __device__ int same(int j) {
         if (Read::kHasRowStep)
-            for (int other = j % 2; other < j; other += 2)
-                if (of(other) == of(j) + Read::kRowStep) return other;
+            for (int other = 0; other < j; ++other)
+                if (Read::profile(other) == Read::profile(j) &&
+                    Read::column_step(other) == Read::column_step(j) + Read::kRowStep)
+                    return other;
         return -1;
     }
 };
 
-class AlignedTables {
+// Which elements use what is read: all,
+struct AllUseTables {
+    static __device__ bool add_row(const mod::At&) { return true; }
+    static __device__ void reduce() {}
+    static __device__ bool are_known(const mod::At&) { return true; }
+    static __device__ bool key_uses(const mod::At&) { return true; }
+    static __device__ void look(bool) {}
+    static __device__ bool use() { return true; }
+};
+// or those of which queries and keys say so.
+class SomeUseTables {
+  public:
+    // Whether the row's elements may.
+    __device__ bool add_row(const mod::At& at) {
+        const bool uses = mod::query_uses_tables(at);
+        rows_use_ = rows_use_ && uses;
+        return uses;
+    }
+    __device__ void reduce() { rows_use_ = __all_sync(0xffffffffu, rows_use_); }
+    // Whether no key of a tile with this first one has to be asked.
+    static __device__ bool are_known(const mod::At& at) { return at.kv >= mod::kTableKeysHoldFrom; }
+    static __device__ bool key_uses(const mod::At& at) { return mod::key_uses_tables(at); }
+    // keys_use: all of a tile.
+    __device__ void look(bool keys_use) { use_ = rows_use_ && keys_use; }
+    __device__ bool use() const { return use_; }
+
+  private:
+    bool rows_use_ = true, use_ = false;
+};
+using UsesOfTables = Select<mod::kTablesHaveConditions, SomeUseTables, AllUseTables>;
+
+// kCount: tables, of programs that have aligned ones.
+template <int kCount> class AlignedTables {
   public:
     // memory: of the tables, in shared memory.
     explicit __device__ AlignedTables(unsigned memory) : memory_(memory) {}
@@ -36,63 +66,65 @@ class AlignedTables {
         const int lane = static_cast<int>(threadIdx.x) % 32;
         int row = 0;
         indices_ = IndicesFrom<0>{};
+        uses_ = UsesOfTables{};
         rows_are_inside_ = true;
         visit_rows([&](const mod::At& at) {
             // Rows past the end have the last one's place, and then are not behind a multiple.
             const int first = at.q - lane / 4 - kRowStep * row;
-            rows_are_inside_ = rows_are_inside_ && first % kRows == 0 && at.kv % mod::kKeyTile == 0;
-            indices_.visit([&](auto& table) {
-                rows_are_inside_ = table.add_row(at, row == 0) && rows_are_inside_;
-            });
+            rows_are_inside_ = rows_are_inside_ && (!kHaveRowSteps || first % kRows == 0) &&
+                               at.kv % mod::kKeyTile == 0;
+            if (uses_.add_row(at))
+                indices_.visit(
+                    [&](auto& table) { rows_are_inside_ = table.add_row(at) && rows_are_inside_; });
             find_addresses(row, at);
             if (++row == 2) indices_.visit([&](auto& table) { table.reduce(at); });
         });
+        uses_.reduce();
         rows_are_inside_ = __all_sync(0xffffffffu, rows_are_inside_);
     }
-    // visit_first(visit): visit(at) at some row and the tile's first key. are_whole: none of its
-    // keys is past the end.
+    // visit_keys as TableReads has it; visit_first(visit): visit(at) at some row and the tile's
+    // first key. are_whole: none of its keys is past the end.
     template <typename VisitKeys, typename VisitFirst>
-    __device__ void look(VisitKeys, VisitFirst visit_first, bool are_whole) {
-        is_aligned_ = rows_are_inside_ && are_whole;
+    __device__ void look(VisitKeys visit_keys, VisitFirst visit_first, bool are_whole) {
+        is_aligned_ = rows_are_inside_;
         visit_first([&](const mod::At& at) {
-            indices_.visit([&](const auto& table) { is_aligned_ &= table.holds_tile(at); });
-            static_for<mod::kStagedTables>([&](auto table) {
-                constexpr int kTable = decltype(table)::kValue;
-                using Read = mod::StagedTable<kTable>;
-                const int column = static_cast<int>(threadIdx.x) % 4 * 2;
-                const unsigned step =
-                    static_cast<unsigned>(Read::key_bytes(at) + column * Read::kKeyStep);
-#pragma unroll
-                for (int r = 0; r < 2; ++r)
-                    first_[r][kTable] = addresses_[r][kTable] + step;
-            });
+            find_places(at);
+            if (are_whole && uses_.are_known(at)) {
+                uses_.look(true);
+                indices_.visit([&](const auto& table) { is_aligned_ &= table.holds_tile(at); });
+            } else {
+                look_at_keys(visit_keys);
+            }
         });
     }
     // visit(source) of the tile: a SourceOf.
     template <typename Visit> __device__ void with_source(Visit visit) const {
-        if (is_aligned_)
-            visit(SourceOf<TableSource::inside>{});
-        else
+        if (!is_aligned_)
             visit(SourceOf<TableSource::checked>{});
+        else if (mod::kTablesHaveConditions && !uses_.use())
+            visit(SourceOf<TableSource::conditional>{});
+        else
+            visit(SourceOf<TableSource::inside>{});
     }
 
     // Of the j-th column, in order; elements that are checked load by themselves.
     template <typename Source> __device__ void load(Source, int j) {
-        if constexpr (Source::kSource != TableSource::inside) return;
-        static_for<mod::kStagedTables>([&](auto table) {
+        if constexpr (Source::kSource == TableSource::checked) return;
+        static_for<kCount>([&](auto table) {
             constexpr int kTable = decltype(table)::kValue;
             using Read = mod::StagedTable<kTable>;
-            using Steps = AlignedSteps<kTable>;
-            const auto read = [&](int r, int step) {
-                return load_shared_float(first_[r][kTable] + static_cast<unsigned>(step));
+            const int step = Read::column_step(j), profile = Read::profile(j);
+            const auto read = [&](int r, int more) {
+                return load_shared_float(first_[r][kTable][profile] +
+                                         static_cast<unsigned>(step + more));
             };
-            of_first_row_[kTable][j] = loaded_[0][kTable] = read(0, Steps::of(j));
-            if (const int same = Steps::same(j); same >= 0)
+            of_first_row_[kTable][j] = loaded_[0][kTable] = read(0, 0);
+            if (const int same = AlignedSteps<kTable>::same(j); same >= 0)
                 loaded_[1][kTable] = of_first_row_[kTable][same];
             else if (Read::kHasRowStep)
-                loaded_[1][kTable] = read(0, Steps::of(j) + Read::kRowStep);
+                loaded_[1][kTable] = read(0, Read::kRowStep);
             else
-                loaded_[1][kTable] = read(1, Steps::of(j));
+                loaded_[1][kTable] = read(1, 0);
         });
     }
     // What that gave each table.
@@ -102,26 +134,83 @@ class AlignedTables {
 
   private:
     static constexpr int kRows = 16, kRowStep = 8; // of a warp; from a thread's first to its second
+    static constexpr int kMostProfiles = 4;
+
+    template <int kTable = 0> static constexpr __device__ bool have_row_steps() {
+        if constexpr (kTable < kCount)
+            return mod::StagedTable<kTable>::kHasRowStep || have_row_steps<kTable + 1>();
+        return false;
+    }
+    static constexpr bool kHaveRowSteps = have_row_steps();
 
     __device__ void find_addresses(int row, const mod::At& at) {
-        static_for<mod::kStagedTables>([&](auto table) {
+        static_for<kCount>([&](auto table) {
             constexpr int kTable = decltype(table)::kValue;
             unsigned address = mod::StagedTable<kTable>::row_address(at, memory_);
             keep(address);
             addresses_[row][kTable] = address;
         });
     }
+    // Of the first lane's first column, and others of the same profile.
+    __device__ void find_places(const mod::At& at) {
+        const int lane = static_cast<int>(threadIdx.x) % 4;
+        static_for<kCount>([&](auto table) {
+            constexpr int kTable = decltype(table)::kValue;
+            using Read = mod::StagedTable<kTable>;
+            const unsigned first_key = static_cast<unsigned>(Read::key_bytes(at));
+#pragma unroll
+            for (int profile = 0; profile < Read::kProfiles; ++profile) {
+                const unsigned step = static_cast<unsigned>(Read::lane_step(profile, lane));
+#pragma unroll
+                for (int r = 0; r < 2; ++r)
+                    first_[r][kTable][profile] = addresses_[r][kTable] + first_key + step;
+            }
+        });
+    }
+    // Where keys end in the tile, or some use nothing of what is read: these are not asked for
+    // their indices, but what is read for them has to be memory of the block.
+    template <typename VisitKeys> __device__ void look_at_keys(VisitKeys visit_keys) {
+        bool keys_use = true;
+        visit_keys([&](const mod::At& at) {
+            const bool uses = uses_.key_uses(at);
+            keys_use = keys_use && uses;
+            if (uses) indices_.visit([&](const auto& table) { is_aligned_ &= table.hold(at); });
+        });
+        is_aligned_ &= places_are_memory();
+        is_aligned_ = __all_sync(0xffffffffu, is_aligned_);
+        uses_.look(__all_sync(0xffffffffu, keys_use));
+    }
+    __device__ bool places_are_memory() const {
+        const unsigned begin = memory_ - kLayout.tables.memory;
+        const unsigned end = memory_ + kLayout.tables.bytes;
+        bool are_memory = true;
+        static_for<kCount>([&](auto table) {
+            constexpr int kTable = decltype(table)::kValue;
+            using Read = mod::StagedTable<kTable>;
+            const unsigned lane =
+                static_cast<unsigned>(Read::lane_step(0, static_cast<int>(threadIdx.x) % 4));
+#pragma unroll
+            for (int r = 0; r < 2; ++r) {
+                const unsigned first = first_[r][kTable][0] - lane;
+                are_memory = are_memory &
+                             (first + static_cast<unsigned>(Read::kLeastStep) >= begin) &
+                             (first + static_cast<unsigned>(Read::kMostStep) < end);
+            }
+        });
+        return are_memory;
+    }
 
-    static constexpr int kTables = mod::kStagedTables ? mod::kStagedTables : 1;
-    unsigned memory_, addresses_[2][kTables], first_[2][kTables];
-    float loaded_[2][kTables], of_first_row_[kTables][kFragmentColumns];
+    unsigned memory_, addresses_[2][kCount], first_[2][kCount][kMostProfiles];
+    float loaded_[2][kCount], of_first_row_[kCount][kFragmentColumns];
     // rows_are_inside_: what queries alone give, and all of the warp are queries that there are.
     // Where a tile's first key, or the warp's first query, is at no multiple, no tile is aligned.
     bool rows_are_inside_ = true, is_aligned_ = false;
     IndicesFrom<0> indices_;
+    UsesOfTables uses_;
 };
 
 using Tables =
-    Select<!kStagesTables, NoTableReads, Select<mod::kTablesAreAligned, AlignedTables, TableReads>>;
+    Select<!kStagesTables, NoTableReads,
+           Select<mod::kTablesAreAligned, AlignedTables<mod::kStagedTables>, TableReads>>;
 
 } // namespace sm90

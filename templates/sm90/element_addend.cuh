@@ -12,6 +12,9 @@ namespace sm90 {
 __device__ inline float score_of(SourceOf<TableSource::inside>, const mod::At& at, float x) {
     return mod::staged_score(at, x);
 }
+__device__ inline float score_of(SourceOf<TableSource::conditional>, const mod::At& at, float x) {
+    return mod::staged_score(at, x);
+}
 __device__ inline float score_of(SourceOf<TableSource::checked>, const mod::At& at, float x) {
     return mod::checked_score(at, x);
 }
@@ -21,6 +24,10 @@ __device__ inline float score_of(SourceOf<TableSource::memory>, const mod::At& a
 __device__ inline float element_addend(SourceOf<TableSource::inside>, const mod::At& at,
                                        float bias) {
     return mod::staged_element_addend(at, bias);
+}
+__device__ inline float element_addend(SourceOf<TableSource::conditional>, const mod::At& at,
+                                       float bias) {
+    return mod::conditional_element_addend(at, bias);
 }
 __device__ inline float element_addend(SourceOf<TableSource::checked>, const mod::At& at,
                                        float bias) {

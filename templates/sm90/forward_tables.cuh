@@ -34,20 +34,20 @@ template <int kTable> class TableSlice {
         }
     }
 
-    // By one of `threads`.
-    __device__ void copy(unsigned to, int thread, int threads) const {
+    // By one of `threads`. unit: what entries are multiplied by, where slices are of products.
+    __device__ void copy(unsigned to, float unit, int thread, int threads) const {
         if (is_whole_ && is_even_) {
             const Element* from = corner_ + thread * step_;
             const long long more = threads * step_;
 #pragma unroll 4
             for (int place = thread; place < count_; place += threads) {
-                copy_entry(to + 4 * place, from);
+                copy_entry(to + 4 * place, from, unit);
                 from += more;
             }
         } else {
 #pragma unroll 1
             for (int place = thread; place < count_; place += threads)
-                copy_entry(to + 4 * place, address(place));
+                copy_entry(to + 4 * place, address(place), unit);
         }
     }
 
@@ -65,14 +65,17 @@ template <int kTable> class TableSlice {
         }
         return inside ? at : nullptr;
     }
-    static __device__ void copy_entry(unsigned to, const float* from) {
-        if (from != nullptr)
-            copy_word_async(to, from);
-        else
-            store_shared_word(to, 0);
-    }
-    template <typename E> static __device__ void copy_entry(unsigned to, const E* from) {
-        store_shared_word(to, from == nullptr ? 0 : __float_as_uint(flexc_read(from)));
+    static __device__ void copy_entry(unsigned to, const Element* from, float unit) {
+        if constexpr (!kScalesTables && sizeof(Element) == sizeof(float)) {
+            if (from != nullptr)
+                copy_word_async(to, from);
+            else
+                store_shared_word(to, 0);
+        } else {
+            const float entry = from == nullptr ? 0 : flexc_read(from);
+            store_shared_word(
+                to, __float_as_uint(kScalesTables ? multiply_finite(entry, unit) : entry));
+        }
     }
 
     int count_;
@@ -84,12 +87,12 @@ template <int kTable> class TableSlice {
 
 // Of all tables, those that are not the slices of this other head.
 __device__ inline void copy_tables(const mod::At& at, bool is_first, int b, int h, unsigned to,
-                                   int thread, int threads) {
+                                   float unit, int thread, int threads) {
     static_for<mod::kStagedTables>([&](auto table) {
         constexpr int kTable = decltype(table)::kValue;
         using Read = mod::StagedTable<kTable>;
         if (is_first || (Read::kUsesBatch && b != at.b) || (Read::kUsesHead && h != at.h))
-            TableSlice<kTable>(at).copy(to + Read::kOffset, thread, threads);
+            TableSlice<kTable>(at).copy(to + Read::kOffset, unit, thread, threads);
     });
 }
 
@@ -122,7 +125,7 @@ class StagedTables : public NoStagedTables {
             visit_element(attention, arguments, place, 0, 0, [&](const mod::At& at) {
                 if (tables_have_room(at))
                     copy_tables(at, old_b == kNone, old_b, old_h, shared.tables.at(slot.stage),
-                                thread, kTableThreads);
+                                1 / attention.scale, thread, kTableThreads);
             });
             (slot.stage == 0 ? b[0] : b[1]) = task.b;
             (slot.stage == 0 ? h[0] : h[1]) = task.h;

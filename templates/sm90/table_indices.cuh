@@ -9,7 +9,7 @@ namespace sm90 {
 
 // A table whose indices are inside of its slice whatever the element.
 template <int kTable> struct NoCheckedIndices {
-    static __device__ bool add_row(const mod::At&, bool) { return true; }
+    static __device__ bool add_row(const mod::At&) { return true; }
     static __device__ void reduce(const mod::At&) {}
     static __device__ bool hold(const mod::At&) { return true; }
     static __device__ bool holds_tile(const mod::At&) { return true; }
@@ -21,8 +21,16 @@ template <int kTable> class CheckedIndices {
     static constexpr int kIndices = Read::kCheckedIndices;
 
   public:
+    __device__ CheckedIndices() {
+#pragma unroll
+        for (int i = 0; i < kIndices; ++i) {
+            least_[i] = 0x7fffffff;
+            most_[i] = -0x7fffffff - 1;
+        }
+    }
+
     // Whether indices of queries alone are inside.
-    __device__ bool add_row(const mod::At& at, bool is_first) {
+    __device__ bool add_row(const mod::At& at) {
         int of_query[kIndices], entries[kIndices];
         Read::of_query(at, of_query);
         Read::entries_of_checked(at, entries);
@@ -30,8 +38,8 @@ template <int kTable> class CheckedIndices {
 #pragma unroll
         for (int i = 0; i < kIndices; ++i) {
             if (!Read::uses_key(i)) inside = inside && flexc_inside(of_query[i], entries[i]);
-            least_[i] = is_first ? of_query[i] : min(least_[i], of_query[i]);
-            most_[i] = is_first ? of_query[i] : max(most_[i], of_query[i]);
+            least_[i] = min(least_[i], of_query[i]);
+            most_[i] = max(most_[i], of_query[i]);
         }
         return inside;
     }

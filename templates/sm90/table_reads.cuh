@@ -5,6 +5,7 @@
 #include "common/select.h"
 #include "common/static_for.cuh"
 #include "sm90/forward_layout.cuh"
+#include "sm90/logit_form.cuh"
 #include "sm90/table_indices.cuh"
 
 namespace sm90 {
@@ -12,8 +13,9 @@ namespace sm90 {
 // Where elements read what tables have: in shared memory, where all that a tile reads is inside of
 // the slices; there too, with a look at the ends of each element's; in memory, where slices have no
 // room.
-// exact: as checked, with nothing guessed.
-enum class TableSource { inside, checked, memory, exact };
+// exact: as checked, with nothing guessed. conditional: as inside, where some elements of an
+// aligned tile use nothing of what is read.
+enum class TableSource { inside, checked, memory, exact, conditional };
 
 // Whether each table's slice of a head has room in the words that are kept for it.
 __device__ inline bool tables_have_room(const mod::At& at) {
@@ -31,7 +33,7 @@ template <TableSource kValue> struct SourceOf {
 
 // Whether all that a tile reads is inside of the slices: always,
 struct IndicesInside {
-    static __device__ void add_row(const mod::At&, bool) {}
+    static __device__ void add_row(const mod::At&) {}
     static __device__ void reduce(const mod::At&) {}
     template <typename VisitKeys> static __device__ void look(VisitKeys) {}
     template <typename Visit> static __device__ void with_source(Visit visit) {
@@ -41,10 +43,9 @@ struct IndicesInside {
 // or as is found for each tile.
 class IndicesOfTiles {
   public:
-    __device__ void add_row(const mod::At& at, bool is_first) {
-        indices_.visit([&](auto& table) {
-            rows_are_inside_ = table.add_row(at, is_first) && rows_are_inside_;
-        });
+    __device__ void add_row(const mod::At& at) {
+        indices_.visit(
+            [&](auto& table) { rows_are_inside_ = table.add_row(at) && rows_are_inside_; });
     }
     __device__ void reduce(const mod::At& at) {
         indices_.visit([&](auto& table) { table.reduce(at); });
@@ -96,6 +97,10 @@ class TablesMayFit {
 };
 using TableRoom = Select<mod::kTablesHaveRoom, TablesFit, TablesMayFit>;
 
+// Slices have what tables have in the units of products, which the element's addend is in then.
+constexpr bool kScalesTables =
+    LogitForm::kStartsWithBias && LogitForm::kStartsWithTables && mod::kAddendScalesWithTables;
+
 struct NoTableReads {
     __device__ NoTableReads(unsigned) {}
     template <typename VisitRows> __device__ void find(VisitRows) {}
@@ -120,7 +125,7 @@ class TableReads {
         indices_ = TableIndices{};
         visit_rows([&](const mod::At& at) {
             if (row == 0) room_.find(at);
-            indices_.add_row(at, row == 0);
+            indices_.add_row(at);
             find_addresses(row, at);
             if (++row == 2) indices_.reduce(at);
         });

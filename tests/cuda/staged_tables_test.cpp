@@ -17,6 +17,7 @@
 #include "passes/decompose.h"
 #include "plan/plan.h"
 #include "random_data.h"
+#include "support/text.h"
 #include "warp_logits.h"
 
 namespace {
@@ -24,8 +25,8 @@ namespace {
 using namespace flexc;
 
 // scores: [16 rows][keys of a tile], products that become logits as exponents. What the tile's
-// elements read from: 0 where no element is looked at, 1 where each is, 2 for memory; -1 where an
-// element read what is not of the tables.
+// elements read from: 0 where no element is looked at, 1 where each is, 2 for memory, 4 where some
+// use nothing of what is read; -1 where an element read what is not of the tables.
 using Function = int(const std::uint64_t* words, const ::sm90::KernelArguments*, int head,
                      int warp_row, int first_key, float* scores);
 
@@ -55,13 +56,14 @@ extern "C" int run(const unsigned long long* words, const KernelArguments* atten
     visit_element(*attention, arguments, place, 0, 0, [&](const mod::At& at) {
         if (tables_have_room(at))
             for (int thread = 0; thread < kTableThreads; ++thread)
-                copy_tables(at, true, 0, 0, kTables, thread, kTableThreads);
+                copy_tables(at, true, 0, 0, kTables, 1 / attention->scale, thread, kTableThreads);
     });
     unsigned char* to = memory_of_block;
     const int vectors = vector_head(*attention, place.b, place.h);
     for (int i = 0; i < mod::kKeyValues; ++i, to += kTabulatedSlices.key_bytes)
         std::memcpy(to, key_vector(*attention, vectors, i) + first_key, kTabulatedSlices.key_bytes);
-    first_of_tables = kTables;
+    // Aligned tiles read more, and use nothing of that.
+    first_of_tables = mod::kTablesAreAligned ? 0 : kTables;
     end_of_tables = kTables + 4 * mod::kSizes.table_words;
     reads_outside_tables = 0;
     int source = -1;
@@ -100,7 +102,7 @@ struct Case {
     int aligned_keys = 0;                 // of a tile, where its tables are aligned
 };
 
-// Of six tiles, those where no element is looked at.
+// Of six tiles, those where no element's place is looked at.
 std::ptrdiff_t check(const Case& one, std::mt19937& random) {
     CAPTURE(one.text);
     const auto below = test::draws_below(random);
@@ -151,7 +153,7 @@ std::ptrdiff_t check(const Case& one, std::mt19937& random) {
     }
     for (const int source : seen_sources)
         CHECK(std::ranges::find(one.sources, source) != one.sources.end());
-    return std::ranges::count(seen_sources, 0);
+    return std::ranges::count(seen_sources, 0) + std::ranges::count(seen_sources, 4);
 }
 
 } // namespace
@@ -275,4 +277,36 @@ TEST_CASE("logits of tables by which tiles of keys are aligned") {
                       "\nmask_mod = q_idx >= kv_idx",
                   128);
     CHECK(without_looks > 9);
+}
+
+TEST_CASE("logits of tables by which groups of keys are not evenly spaced") {
+    std::mt19937 random(20261127);
+    std::ptrdiff_t without_looks = 0;
+    const auto check_aligned = [&](std::string text, int keys, std::vector<int> sources = {0, 1}) {
+        without_looks += check({std::move(text), 1, std::move(sources), {}, keys}, random);
+    };
+    const auto grid = [](int width, int offset = 0) {
+        return formatted("t[h, (q_idx - {0}) // {1} - (kv_idx - {0}) // {1} + 40, (q_idx - {0}) % "
+                         "{1} - (kv_idx - {0}) % {1} + {2}]",
+                         offset, width, width - 1);
+    };
+    for (const auto& [width, keys] : {std::pair(14, 112), {12, 96}, {7, 112}, {10, 80}, {28, 112}})
+        check_aligned(formatted("buffer t: f32[H, 81, {}]\nscore_mod = score + {}", 2 * width - 1,
+                                grid(width)),
+                      keys);
+    check_aligned("buffer t: bf16[H, 81, 27]\nscore_mod = score - 0.5 * " + grid(14, 3), 112);
+    // Tokens before the image, of queries and keys, or of one of these.
+    for (const std::string_view choice :
+         {"where(q_idx == 0 or kv_idx == 0, 0, {})", "where(kv_idx < 5, 0, {})",
+          "where(q_idx >= 3 and 3 <= kv_idx, {}, 0)", "where(q_idx % 5 == 2, {}, 0)",
+          "where(q_idx == 0 and kv_idx == 0, 1.5, where(q_idx == 0, 2, where(kv_idx == 0, 3, {})))",
+          "where(kv_idx % 31 == 7, {}, -inf)"})
+        check_aligned("buffer t: f32[H, 81, 27]\nscore_mod = score + " +
+                          std::string(choice).replace(choice.find("{}"), 2, grid(14, 1)),
+                      112, {0, 1, 4});
+    check_aligned("buffer t: f32[H, 81, 127]\nscore_mod = score + where(q_idx == 0 or kv_idx == "
+                  "0, 0, " +
+                      grid(64, 1) + ")",
+                  128, {0, 1, 4});
+    CHECK(without_looks > 30);
 }

@@ -242,12 +242,19 @@ std::string emit_logit_functions(const Layout& layout, const plan::KernelConfig&
     const std::vector<int>& table_words = config.specialized->table_words;
     const bool aligns = config.specialized->aligns_tables;
     std::vector<passes::AlignedTable> aligned;
-    if (aligns)
+    passes::TableConditions conditions;
+    if (aligns) {
         aligned = passes::aligned_tables(layout.mod(), parts.staged, config.key_tile)
                       .value_or(std::vector<passes::AlignedTable>{});
+        conditions = passes::table_conditions(layout.mod(), parts.staged, parts.element_addend);
+    }
     std::string text =
         emit_staged_tables(layout, parts.staged, table_words, aligned,
                            [&](Body& body) { provide_expanded(body, layout, parts); });
+    text += emit_table_conditions(layout, conditions,
+                                  aligns && passes::scales_with_tables(layout.mod().program.graph,
+                                                                       parts.staged,
+                                                                       parts.element_addend));
     text += emit_shifted_reads(layout, parts.shifted);
     const auto function = [&](std::string_view called, NodeId value,
                               std::string_view parameter = "",
@@ -257,9 +264,14 @@ std::string emit_logit_functions(const Layout& layout, const plan::KernelConfig&
         if (parts.bias_read != kNoNode && !parameter.empty())
             body.provide(parts.bias_read, from_float(layout, parts.bias_read, "bias"));
         if (!parameter.empty()) provide_expanded(body, layout, parts);
-        if (aligns && reads == TableReads::staged)
+        const bool are_loaded = reads == TableReads::staged || reads == TableReads::conditional;
+        if (aligns && are_loaded)
             for (std::size_t i = 0; i < parts.staged.tables.size(); ++i)
                 body.provide(parts.staged.tables[i].read, formatted("at.loaded[{}]", i));
+        if (aligns && reads == TableReads::staged)
+            for (const auto* assumed : {&conditions.of_queries, &conditions.of_keys})
+                for (const auto& [id, holds] : *assumed)
+                    body.provide(id, holds ? "true" : "false");
         if (value != kNoNode && (value == parts.quotient_addend || value == parts.remainder_addend))
             body.read_without_branches();
         if (value != kNoNode) body.compute({value});
@@ -287,6 +299,10 @@ std::string emit_logit_functions(const Layout& layout, const plan::KernelConfig&
             text += formatted("__device__ float {}(const At& at, float bias);\n", called);
     };
     of_tables("staged_element_addend", TableReads::staged, may_guess);
+    if (conditions.any())
+        of_tables("conditional_element_addend", TableReads::conditional, false);
+    else
+        text += "__device__ float conditional_element_addend(const At& at, float bias);\n";
     of_tables("checked_element_addend", TableReads::checked, may_guess);
     of_tables("exact_element_addend", TableReads::checked, false);
     text += formatted("constexpr bool kGuessesLogs = {};\n", has_guesses);

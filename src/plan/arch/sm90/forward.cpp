@@ -339,16 +339,18 @@ KernelConfig configured(const KernelRequest& request, const ForwardSchedule& sch
     // Those who copy biases know ranges only.
     config.has_block_mask =
         request.has_block_mask && sizes.bias_bytes == 0 && sizes.shifted_bytes == 0;
-    // Reads element by element take far longer than these.
+    // Reads element by element take far longer than these. Beside aligned tables, what a tile of
+    // queries needs before and after its keys is spilled first.
     constexpr int kSpillsOfShifts = 64, kSpillsOfTables = 16;
     // Words outside of the loop cost less than a warpgroup does.
     constexpr int kSpillsOfCopies = 8;
+    const bool may_spill_little = reads == Reads::from_aligned_tables ||
+                                  (reads == Reads::from_tables && computes_much(request));
     config.tolerated_spills = request.is_long               ? kSpillsOfLong
                               : reads == Reads::with_shifts ? kSpillsOfShifts
-                              : reads == Reads::from_tables && computes_much(request)
-                                  ? kSpillsOfTables
-                              : sizes.kind_copies != 0 ? kSpillsOfCopies
-                                                       : 0;
+                              : may_spill_little            ? kSpillsOfTables
+                              : sizes.kind_copies != 0      ? kSpillsOfCopies
+                                                            : 0;
     config.reason = "wgmma, " + std::to_string(schedule.consumers) + " warpgroups of 64 rows, " +
                     (schedule.overlaps ? "products under the softmax" : "products in order");
     if (request.key_kinds != 0) config.reason += of_kinds(request, sizes);
