@@ -95,15 +95,15 @@ struct Consumer {
         key_kinds.start(scores, shared, key, thread);
         issue_scores(scores, queries);
         look(logits, block);
-        if (kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyTile);
+        if (kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyStep);
         wait_for_wgmma<0>();
         pin(scores);
         leave_key(scores);
-        if (!kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyTile);
+        if (!kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyStep);
         return block;
     }
     __device__ void look(Logits& logits, MaskTile block) const {
-        logits.look(block.index * mod::kKeyTile, block.is_full);
+        logits.look(block.index * mod::kKeyStep, block.is_full);
     }
     // What the next logits need beside their MMAs, which it runs under where there are
     // registers to spare.
@@ -140,7 +140,7 @@ struct Consumer {
         {
             const MaskTile block = compute_scores(scores, queries, logits, last);
             newest = block.index;
-            apply(logits, scores, block.index * mod::kKeyTile);
+            apply(logits, scores, block.index * mod::kKeyStep);
             softmax.compute_p<kNever>(
                 scores, logits, true, [](float) {}, [](const float(&)[2]) {}, packed_into(p));
         }
@@ -161,14 +161,14 @@ struct Consumer {
             issue_output(output, p, value_operand());
             order.pass(mod::PingPong::mma);
             look(logits, block);
-            if (kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyTile);
+            if (kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyStep);
             wait_for_wgmma<1>();
             pin(scores);
             leave_key(scores);
 
             order.take(mod::PingPong::softmax);
-            if (!kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyTile);
-            apply(logits, scores, block.index * mod::kKeyTile);
+            if (!kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyStep);
+            apply(logits, scores, block.index * mod::kKeyStep);
             const bool has_more = next > task.begin;
             const auto finish = [&](float done) {
                 complete(done, shared.spare);
@@ -207,13 +207,13 @@ struct Consumer {
             issue_scores(scores, queries);
             order.pass(mod::PingPong::mma);
             look(logits, block);
-            if (kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyTile);
+            if (kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyStep);
             wait_for_wgmma<0>();
             pin(scores);
             leave_key(scores);
             order.take(mod::PingPong::softmax);
-            if (!kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyTile);
-            apply(logits, scores, block.index * mod::kKeyTile);
+            if (!kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyStep);
+            apply(logits, scores, block.index * mod::kKeyStep);
             softmax.compute_p<kNever>(
                 scores, logits, next + 1 == task.end, [](float) {}, rescale, packed_into(p));
             order.pass(mod::PingPong::softmax);

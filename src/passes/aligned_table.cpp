@@ -15,14 +15,15 @@ using ir::Op;
 
 namespace {
 
-// What a value of keys gains from a tile's first key to each; nothing where tiles differ.
-std::optional<std::vector<int>> gains_in_tile(const ir::Graph& graph, NodeId id, int key_tile) {
-    std::vector<int> gains(static_cast<std::size_t>(key_tile));
+// What a value of keys gains from a tile's first key to each of its own; nothing where tiles
+// differ.
+std::optional<std::vector<int>> gains_in_tile(const ir::Graph& graph, NodeId id, int key_step) {
+    std::vector<int> gains(static_cast<std::size_t>(key_step));
     if (id == kNoNode) return gains;
     const auto steps = Staircase::of(graph, id, Op::kv_idx);
     if (!steps) return {};
-    for (int key = 0; key < key_tile; ++key) {
-        const auto gain = steps->gain(key_tile, 0, key);
+    for (int key = 0; key < key_step; ++key) {
+        const auto gain = steps->gain(key_step, 0, key);
         if (!gain) return {};
         gains[static_cast<std::size_t>(key)] = static_cast<int>(*gain);
     }
@@ -59,19 +60,23 @@ bool add_columns(AlignedTable& table, const std::vector<int>& gains) {
     return table.profiles.size() <= AlignedTable::kMostProfiles;
 }
 
-std::optional<AlignedTable> aligned(const ir::Graph& graph, const StagedTable& table,
-                                    int key_tile) {
+std::optional<AlignedTable> aligned(const ir::Graph& graph, const StagedTable& table, int key_tile,
+                                    int key_step) {
     const AddressParts& parts = table.split.parts;
     if (parts.key == kNoNode || parts.rest != kNoNode || table.entries == 0) return {};
-    const auto gains = gains_in_tile(graph, parts.key, key_tile);
+    auto gains = gains_in_tile(graph, parts.key, key_step);
+    if (!gains) return {};
+    // Nobody uses what is read for the next tile's: places near by, as evenly spaced as the last.
+    while (std::ssize(*gains) < key_tile)
+        gains->push_back(2 * gains->back() - *(gains->end() - 2));
     AlignedTable result;
-    if (!gains || !add_columns(result, *gains)) return {};
+    if (!add_columns(result, *gains)) return {};
     const auto [least_step, most_step] = std::ranges::minmax(*gains);
     result.least_step = least_step;
     result.most_step = most_step;
     result.row_step = row_step(graph, parts.query);
     for (const AddressSplit::Index& index : table.split.indices) {
-        const auto of_index = gains_in_tile(graph, index.parts.key, key_tile);
+        const auto of_index = gains_in_tile(graph, index.parts.key, key_step);
         if (!of_index) return {};
         const auto [least, most] = std::ranges::minmax(*of_index);
         result.reaches.push_back({least, most});
@@ -129,10 +134,10 @@ int holds_from(const ir::Graph& graph, NodeId id, bool value) {
 } // namespace
 
 std::optional<std::vector<AlignedTable>> aligned_tables(const Mod& mod, const StagedTables& staged,
-                                                        int key_tile) {
+                                                        int key_tile, int key_step) {
     std::vector<AlignedTable> tables;
     for (const StagedTable& table : staged.tables) {
-        auto of_table = aligned(mod.program.graph, table, key_tile);
+        auto of_table = aligned(mod.program.graph, table, key_tile, key_step);
         if (!of_table) return {};
         tables.push_back(*std::move(of_table));
     }

@@ -38,9 +38,10 @@ struct AlignedTable {
     std::vector<Reach> reaches;
 };
 
-// Of all of these tables, in tiles of so many keys; nothing where one is not such.
+// Of all of these tables, in tiles of so many keys, of which the last may be the next tile's too:
+// key_step, from a tile's first key to the next one's. Nothing where a table is not such.
 std::optional<std::vector<AlignedTable>> aligned_tables(const Mod& mod, const StagedTables& staged,
-                                                        int key_tile);
+                                                        int key_tile, int key_step);
 
 // What decides whether an element uses the tables at all, as class tokens have it.
 struct TableConditions {

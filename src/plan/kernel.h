@@ -45,6 +45,11 @@ struct ShiftedTiles {
 };
 
 // Everything that the choice of a configuration depends on.
+// Of keys, of which so many are before the next tile's.
+struct AlignedTile {
+    int keys = 0, step = 0;
+};
+
 struct KernelRequest {
     KernelKind kind = KernelKind::forward;
     int arch = 80; // compute capability times ten: 80, 86, 90, 100, 120
@@ -86,17 +91,17 @@ struct KernelRequest {
     bool adds_kinds_alone = false; // nothing else is added
     // Of each table that the forward may keep on chip; 0: known when tensors are.
     std::vector<std::int64_t> table_entries;
-    std::vector<int> aligned_key_tiles;  // of tiles in which passes::aligned_tables() has all
-    bool adds_tables_alone = false;      // then, and scores are not multiplied
-    int bias_bytes_with_tables = 0;      // of the dense bias, or of indices of these
-    bool copies_table_indices = false;   // of indices
-    bool computes_table_indices = false; // for each element, beside sums of two numbers
-    passes::Index2dReads index_2d_reads; // in the fused backward
-    bool has_block_mask = false;         // a block mask says which tiles are visited
-    bool has_window = false;             // a band with both ends does
-    bool is_ragged = false;              // queries and keys lie behind those of other requests
-    bool has_pages = false;              // ragged queries have keys that lie in pages
-    bool has_own_instructions = true;    // of one architecture alone: Target
+    std::vector<AlignedTile> aligned_tiles; // in which passes::aligned_tables() has all
+    bool adds_tables_alone = false;         // then, and scores are not multiplied
+    int bias_bytes_with_tables = 0;         // of the dense bias, or of indices of these
+    bool copies_table_indices = false;      // of indices
+    bool computes_table_indices = false;    // for each element, beside sums of two numbers
+    passes::Index2dReads index_2d_reads;    // in the fused backward
+    bool has_block_mask = false;            // a block mask says which tiles are visited
+    bool has_window = false;                // a band with both ends does
+    bool is_ragged = false;                 // queries and keys lie behind those of other requests
+    bool has_pages = false;                 // ragged queries have keys that lie in pages
+    bool has_own_instructions = true;       // of one architecture alone: Target
     std::string_view generic_because; // why only kernels for tensors of any layout will do, if so
     int element_instructions = 0;     // plan::element_instructions
     ScoreWork score_work;             // plan::score_work
@@ -119,6 +124,7 @@ struct WarpSpecializedForward {
     // Of each table that is kept on chip: those of a slice that is larger are read from memory.
     std::vector<int> table_words;
     bool aligns_tables = false;
+    int key_step = 0;      // from a tile's first key to the next one's: its last may be in both
     int shifted_reads = 0; // whose tiles are copied
     bool stages_tables() const { return !table_words.empty(); }
 };

@@ -52,14 +52,25 @@ std::vector<passes::DecomposedMod> with_ever_fewer_shifts(const passes::Mod& mod
     return result;
 }
 
-// In which each table's places are known but for one number for a tile.
-std::vector<int> aligned_key_tiles(const passes::DecomposedMod& decomposed) {
-    constexpr int kStep = 16, kMost = 128;
-    std::vector<int> tiles;
+// In which each table's places are known but for one number for a tile. may_overlap: where no tile
+// of many keys is such, a few keys of one may be the next one's too.
+std::vector<AlignedTile> aligned_tiles(const passes::DecomposedMod& decomposed, bool may_overlap) {
+    constexpr int kGroup = 16, kMany = 96, kMost = 128;
+    std::vector<AlignedTile> tiles;
     const passes::StagedTables& staged = decomposed.parts.staged;
     if (!decomposed.parts.aligns_tables || staged.tables.empty()) return tiles;
-    for (int keys = kStep; keys <= kMost; keys += kStep)
-        if (passes::aligned_tables(decomposed.mod, staged, keys)) tiles.push_back(keys);
+    const auto add = [&](int keys, int step) {
+        const bool are_aligned =
+            passes::aligned_tables(decomposed.mod, staged, keys, step).has_value();
+        if (are_aligned) tiles.push_back({keys, step});
+        return are_aligned;
+    };
+    for (int keys = kGroup; keys <= kMost; keys += kGroup)
+        add(keys, keys);
+    if (!may_overlap || (!tiles.empty() && tiles.back().keys >= kMany)) return tiles;
+    for (int keys = kGroup; keys <= kMost; keys += kGroup)
+        for (int step = keys - 1; step > keys - kGroup; --step)
+            if (add(keys, step)) break;
     return tiles;
 }
 
@@ -131,8 +142,11 @@ Program::Program(passes::Mod mod, CompileOptions options, Target target)
         decomposed_with_tables_.parts.staged.tables,
         [](const passes::StagedTable& table) { return table.split.parts.rest != ir::kNoNode; });
     forward_.tabulated_with_tables = passes::tabulated_values(decomposed_with_tables_);
-    forward_.aligned_key_tiles = aligned_key_tiles(decomposed_with_aligned_tables_);
     forward_.adds_tables_alone = adds_elements_alone(decomposed_with_aligned_tables_);
+    const bool hides_by_band =
+        mod_.band.exact || mod_.program.graph[mod_.mask].op == ir::Op::const_bool;
+    forward_.aligned_tiles =
+        aligned_tiles(decomposed_with_aligned_tables_, forward_.adds_tables_alone && hides_by_band);
     forward_.tabulated_with_aligned_tables =
         passes::tabulated_values(decomposed_with_aligned_tables_);
     for (const passes::DecomposedMod& with_shifts : decomposed_with_shifts_) {

@@ -72,7 +72,7 @@ template <int kCount> class AlignedTables {
             // Rows past the end have the last one's place, and then are not behind a multiple.
             const int first = at.q - lane / 4 - kRowStep * row;
             rows_are_inside_ = rows_are_inside_ && (!kHaveRowSteps || first % kRows == 0) &&
-                               at.kv % mod::kKeyTile == 0;
+                               at.kv % mod::kKeyStep == 0;
             if (uses_.add_row(at))
                 indices_.visit(
                     [&](auto& table) { rows_are_inside_ = table.add_row(at) && rows_are_inside_; });

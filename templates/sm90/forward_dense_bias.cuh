@@ -177,7 +177,7 @@ template <typename Staged> class BiasBeforeProducts : public Staged {
     __device__ void start(Scores& scores, Logits& logits, const Shared& shared,
                           const ConsumerThread& thread, int block) {
         this->wait(shared);
-        logits.start(scores, this->rows(shared, thread), block * mod::kKeyTile);
+        logits.start(scores, this->rows(shared, thread), block * mod::kKeyStep);
         this->release(shared);
     }
     __device__ void await_next(const Shared& shared, bool has_more) {
@@ -188,7 +188,7 @@ template <typename Staged> class BiasBeforeProducts : public Staged {
     __device__ void start_next(Scores& scores, Logits& logits, const Shared& shared,
                                const ConsumerThread& thread, int block, bool has_more) {
         const unsigned from = has_more ? this->rows(shared, thread) : shared.keys.at(0);
-        logits.start(scores, from, (has_more ? block - 1 : block) * mod::kKeyTile);
+        logits.start(scores, from, (has_more ? block - 1 : block) * mod::kKeyStep);
         pin(scores);
         if (has_more) this->release(shared);
     }

@@ -14,7 +14,7 @@ class KeyRange {
     static __device__ TileRange of(const AttentionArguments&, const HeadPlace& place,
                                    const SequenceLength& length, int first_row, int end_row) {
         const int end = mod::kIsDense ? end_row : min(end_row, length.queries());
-        return visible_tiles(place, length, first_row, end - 1, mod::kKeyTile);
+        return visible_tiles(place, length, first_row, end - 1, mod::kKeyStep);
     }
 
     // visit(index), of all tiles.

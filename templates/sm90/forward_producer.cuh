@@ -86,13 +86,13 @@ __device__ inline void produce(const KernelArguments& attention, const mod::Argu
         Corner at{length.entry(), task.h_kv, 0, 0};
         const auto nothing = [](int) {};
         const auto load_key = [&](MaskTile block) {
-            at.row = first_key + block.index * mod::kKeyTile;
+            at.row = first_key + block.index * mod::kKeyStep;
             load_stage(shared.keys, key, maps.k, at, kKeyPanel, kPanels,
                        [&](int stage) { KeyBlocks::announce(shared, stage, block); });
             tabulated.load_slices(attention, task, block.index, shared);
         };
         const auto load_value = [&](int tile) {
-            at.row = first_key + tile * mod::kKeyTile;
+            at.row = first_key + tile * mod::kKeyStep;
             load_stage(shared.values, value, maps.v, at, kKeyPanel, kValuePanels, nothing);
         };
         const auto load_query = [&] {

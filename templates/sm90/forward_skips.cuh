@@ -60,7 +60,7 @@ struct SkipsHiddenKeys : SkipsShortTiles {
         const int first_row = task.first_row + 64 * consumer.thread.warpgroup;
         const int last_key = place.keys_of(first_row, first_row + 63).last;
 #pragma unroll 1
-        for (; last > task.begin && last * mod::kKeyTile > last_key; --last) {
+        for (; last > task.begin && last * mod::kKeyStep > last_key; --last) {
             pass_keys(consumer);
             consumer.order.skip();
         }

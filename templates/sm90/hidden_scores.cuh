@@ -21,6 +21,18 @@ __device__ inline void hide_scores(Scores& scores, const unsigned (&visible)[2])
         }
 }
 
+// Keys of a tile that are the next one's.
+__device__ inline void hide_next_keys(Scores& scores, int first_column) {
+#pragma unroll
+    for (int j = 0; j < kFragmentColumns; ++j) {
+        if (column_of(j) + 6 < mod::kKeyStep) continue; // of the last lane
+        const bool is_next = first_column + column_of(j) >= mod::kKeyStep;
+#pragma unroll
+        for (int r = 0; r < 2; ++r)
+            if (is_next) scores[accumulator(r, j)] = negative_infinity();
+    }
+}
+
 // A band hides as scores are there.
 struct HidesByBand {
     // mask_shows_all: the mask hides none of the tile's keys. Knows nothing of scores, so that it

@@ -60,6 +60,7 @@ class PlainLogits : public LogitForm, public LogitUnits {
     __device__ const LogitUnits& units() const { return *this; }
     __device__ void hide(Scores& scores, int first_key) const {
         hidden_.apply(scores, keys_, first_key, elements_.rows());
+        hide_next_keys(scores, elements_.first_column());
     }
 
     const AttentionArguments& attention_;

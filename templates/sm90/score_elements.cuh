@@ -40,7 +40,7 @@ class ScoreElements {
     __device__ void look_at_tables(int first_key) {
         tables_.look([&](auto visit) { visit_lane_keys(first_key, visit); },
                      [&](auto visit) { visit_first_key(first_key, visit); },
-                     first_key + mod::kKeyTile <= length_.keys());
+                     first_key + mod::kKeyStep <= length_.keys());
     }
     // Once, for the thread's first row of the tile of queries, before tiles are looked at.
     __device__ void find_shifts(const AttentionArguments& attention, int first_row) {
@@ -141,7 +141,7 @@ class ScoreElements {
     template <typename Visit> __device__ void visit_lane_keys(int first_key, Visit visit) const {
         const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
-        for (int key = 0; key < mod::kKeyTile; key += 32) {
+        for (int key = 0; key < mod::kKeyStep; key += 32) {
             const int kv = length_.kv_idx(first_key + key + lane);
             const mod::Column column = column_at(kv);
             const TabulatedTile::KeyValues values = tabulated_.of_key(key + lane - first_column_);

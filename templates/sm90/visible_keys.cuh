@@ -34,7 +34,7 @@ class KeysInBand {
     // Whether the warp sees all of a tile; for the whole warp. mask_shows_all: the block mask says
     // so.
     __device__ bool are_all(int first_key, bool mask_shows_all) const {
-        const int last_key = first_key + mod::kKeyTile - 1;
+        const int last_key = first_key + mod::kKeyStep - 1;
         return last_key < length_.keys() && Mask::shows_all(place_, mask_shows_all, warp_row_,
                                                             warp_row_ + 15, first_key, last_key);
     }

@@ -368,6 +368,28 @@ TEST_CASE("tables: grids with tokens beside them" * doctest::skip()) {
     check_in_order(tables);
 }
 
+TEST_CASE("tables: images of any width, and tokens before them, by tiles of keys" *
+          doctest::skip()) {
+    std::vector<Table> tables;
+    for (const Image& image :
+         {Image(14, 0), Image(37, 0), Image(12), Image(7), Image(9 + below(60))})
+        tables.push_back({image.buffer() + "score_mod = score + " + image.read()});
+    for (const Image& image : {Image(14, 1), Image(37, 1), Image(64, 1), Image(9 + below(60))})
+        tables.push_back({image.buffer() + "score_mod = score + where(q_idx < " + image.tokens +
+                          " or kv_idx < " + image.tokens + ", 0, " + image.read() + ")"});
+    // What tokens have, other choices and masks.
+    const Image image(8 + below(60), 1);
+    tables.push_back({image.buffer() +
+                      "buffer c: f32[3, H]\nscore_mod = score + where(q_idx == 0 and kv_idx == 0, "
+                      "c[0, h], where(q_idx == 0, c[1, h], where(kv_idx == 0, c[2, h], " +
+                      image.read() + ")))"});
+    tables.push_back({image.buffer() + "score_mod = score + where(kv_idx % 9 == 4, -inf, " +
+                      image.read() + ")\nmask_mod = abs(q_idx - kv_idx) < 100"});
+    for (Table& table : tables)
+        table.text.erase(table.text.find(" grad"), 5);
+    check(tables);
+}
+
 TEST_CASE("tables: kinds, buckets and numbers of pairs" * doctest::skip()) {
     check(kinds_and_buckets());
 }

@@ -110,7 +110,8 @@ std::vector<int> check(const Case& one, std::mt19937& random, int rounds) {
                                         : test::HostArguments::Rows{below(9), below(9)};
         const test::HostArguments arguments(decomposed.mod, at, rows);
 
-        const test::WarpProducts products(attention, config.key_tile, random);
+        const test::WarpProducts products(attention, config.key_tile, config.specialized->key_step,
+                                          random);
         std::vector<float> logits = products.values;
         reaches.push_back(module.function<Function>("run")(arguments.words(), &attention,
                                                            products.head, products.row,

@@ -14,17 +14,20 @@
 
 namespace flexc::test {
 
-// The 16 rows of a warp from `row` on, and a tile of keys: products of queries and keys.
+// The 16 rows of a warp from `row` on, and a tile of keys: products of queries and keys. Those from
+// key_step on are the next tile's.
 struct WarpProducts {
-    int head, row, first_key, key_tile;
+    int head, row, first_key, key_tile, key_step;
     std::vector<float> values; // [16][key_tile]
 
-    WarpProducts(const ::sm90::KernelArguments& attention, int keys_of_tile, std::mt19937& random)
-        : key_tile(keys_of_tile), values(static_cast<std::size_t>(16 * keys_of_tile)) {
+    WarpProducts(const ::sm90::KernelArguments& attention, int keys_of_tile, int keys_to_next,
+                 std::mt19937& random)
+        : key_tile(keys_of_tile), key_step(keys_to_next),
+          values(static_cast<std::size_t>(16 * keys_of_tile)) {
         const auto below = draws_below(random);
         head = below(attention.batch * attention.heads);
         row = 16 * below((attention.q_len + 15) / 16);
-        first_key = key_tile * below((attention.kv_len - 1) / key_tile + 1);
+        first_key = key_step * below((attention.kv_len - 1) / key_step + 1);
         for (float& value : values)
             value = static_cast<float>(random_real(random));
     }
@@ -44,7 +47,7 @@ struct WarpProducts {
             at.kv_idx = kv + attention.kv_offset;
             at.score = values[i] * attention.scale;
             const double expected =
-                ir::evaluate_boolean(mod.program, mod.mask, at)
+                kv - first_key < key_step && ir::evaluate_boolean(mod.program, mod.mask, at)
                     ? ir::evaluate_real(mod.program, mod.score, at) * 1.4426950408889634
                     : -std::numeric_limits<double>::infinity();
             if (expected == logits[i]) continue;

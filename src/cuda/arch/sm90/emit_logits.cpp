@@ -217,6 +217,7 @@ std::string emit_logit_constants(const plan::KernelConfig& config, const passes:
     const auto constant = [&](std::string_view called, bool value) {
         text += formatted("constexpr bool {} = {};\n", called, value);
     };
+    text += formatted("constexpr int kKeyStep = {};\n", forward.key_step);
     constant("kOverlaps", forward.schedule.overlaps);
     constant("kHasRegistersForColumns", forward.has_registers_for_columns);
     const analysis::Band& band = mod.band;
@@ -244,7 +245,8 @@ std::string emit_logit_functions(const Layout& layout, const plan::KernelConfig&
     std::vector<passes::AlignedTable> aligned;
     passes::TableConditions conditions;
     if (aligns) {
-        aligned = passes::aligned_tables(layout.mod(), parts.staged, config.key_tile)
+        aligned = passes::aligned_tables(layout.mod(), parts.staged, config.key_tile,
+                                         config.specialized->key_step)
                       .value_or(std::vector<passes::AlignedTable>{});
         conditions = passes::table_conditions(layout.mod(), parts.staged, parts.element_addend);
     }

@@ -156,6 +156,9 @@ struct TableWords {
     int sum() const { return std::accumulate(of_tables.begin(), of_tables.end(), 0); }
 };
 
+// Behind the slices: what aligned tiles read beyond, and nobody uses, is memory of the block.
+int words_behind(Reads reads) { return reads == Reads::from_aligned_tables ? 256 : 0; }
+
 // Slices that are known are there whole. Empty where they have no room.
 std::optional<TableWords> table_words(const KernelRequest& request, const ForwardSchedule& shape,
                                       Reads reads) {
@@ -167,7 +170,7 @@ std::optional<TableWords> table_words(const KernelRequest& request, const Forwar
     const auto words_of = [](std::int64_t entries) {
         return static_cast<int>(entries + 3) / 4 * 4;
     };
-    int known = 0, unknown = 0;
+    int known = words_behind(reads), unknown = 0;
     for (const std::int64_t entries : request.table_entries) {
         known += words_of(entries);
         unknown += entries == 0;
@@ -193,7 +196,7 @@ bool stages_tables(Reads reads) {
     ::sm90::ForwardSizes sizes = sizes_without_tables(request, shape, reads);
     if (!stages_tables(reads)) return sizes;
     const auto words = table_words(request, shape, reads);
-    sizes.table_words = words ? words->sum() : 0;
+    sizes.table_words = words ? words->sum() + words_behind(reads) : 0;
     sizes.table_stages = words ? words->stages : 0;
     return sizes;
 }
@@ -316,6 +319,12 @@ bool computes_much(const KernelRequest& request) {
     return request.element_instructions > kFewInstructions;
 }
 
+// From a tile's first key to the next one's; 0 where no tile of so many keys is aligned.
+int aligned_step(const KernelRequest& request, const ForwardSchedule& shape) {
+    const auto tile = std::ranges::find(request.aligned_tiles, shape.key_tile, &AlignedTile::keys);
+    return tile == request.aligned_tiles.end() ? 0 : tile->step;
+}
+
 KernelConfig configured(const KernelRequest& request, const ForwardSchedule& schedule,
                         Reads reads) {
     KernelConfig config;
@@ -335,7 +344,8 @@ KernelConfig configured(const KernelRequest& request, const ForwardSchedule& sch
             schedule.consumers == 2 && !is_wide(request) &&
             accumulators(request, schedule, reads) + schedule.key_tile / 4 <= 192,
         .sizes = sizes,
-        .tabulated = tabulated_of(request, reads)};
+        .tabulated = tabulated_of(request, reads),
+        .key_step = schedule.key_tile};
     // Those who copy biases know ranges only.
     config.has_block_mask =
         request.has_block_mask && sizes.bias_bytes == 0 && sizes.shifted_bytes == 0;
@@ -360,7 +370,10 @@ KernelConfig configured(const KernelRequest& request, const ForwardSchedule& sch
     }
     if (reads == Reads::from_aligned_tables) {
         config.specialized->aligns_tables = true;
+        config.specialized->key_step = aligned_step(request, schedule);
         config.reason += ", which tiles of keys are aligned with";
+        if (config.specialized->key_step != schedule.key_tile)
+            config.reason += ", " + std::to_string(config.specialized->key_step) + " keys apart";
     }
     if (reads == Reads::with_shifts) {
         config.specialized->shifted_reads = static_cast<int>(request.shifts.front().tiles.size());
@@ -400,7 +413,7 @@ bool suits_tables(const KernelRequest& request, const ForwardSchedule& shape) {
 }
 
 bool suits_aligned_tables(const KernelRequest& request, const ForwardSchedule& shape) {
-    return std::ranges::count(request.aligned_key_tiles, shape.key_tile) != 0 &&
+    return aligned_step(request, shape) != 0 &&
            table_words(request, shape, Reads::from_aligned_tables) &&
            suits(request, shape, Reads::from_aligned_tables);
 }
