@@ -43,8 +43,10 @@ class SomeUseTables {
         return uses;
     }
     __device__ void reduce() { rows_use_ = __all_sync(0xffffffffu, rows_use_); }
-    // Whether no key of a tile with this first one has to be asked.
-    static __device__ bool are_known(const mod::At& at) { return at.kv >= mod::kTableKeysHoldFrom; }
+    // Whether all elements of a tile with this first key use it, and none has to be asked.
+    __device__ bool are_known(const mod::At& at) const {
+        return rows_use_ && at.kv >= mod::kTableKeysHoldFrom;
+    }
     static __device__ bool key_uses(const mod::At& at) { return mod::key_uses_tables(at); }
     // keys_use: all of a tile.
     __device__ void look(bool keys_use) { use_ = rows_use_ && keys_use; }
