@@ -1,8 +1,8 @@
 // Attention, forward, for Hopper: persistent blocks that compute one tile of
 // kQueryTile rows of one head after another.
 //
-// One thread loads queries, keys and values through TMA, keys last first; where TMA does not know
-// keys, or is slow, others copy them. Two or three warpgroups of 64 rows each multiply: scores =
+// One thread loads queries, keys and values through TMA, keys last first or those first to which
+// most is added; where TMA does not know keys, or is slow, others copy them. Two or three warpgroups of 64 rows each multiply: scores =
 // Q K' from shared memory, softmax in registers, output += P V with the P from registers, where
 // they are in the layout that the instruction asks for. The output of one block of keys is computed
 // under the softmax of the next, and warpgroups alternate, so that one multiplies while another
@@ -146,14 +146,16 @@ struct Consumer {
         }
         if (task.begin < last) bias.start(scores, logits, shared, thread, last - 1);
         key_kinds.start_next(scores, shared, key, thread, task.begin < last);
-        // Of a range, the tile where the keys end comes first; of a block mask, last.
-        if constexpr (!mod::kHasBlockMask) Ends::clear_values(*this, length, last);
+        // Of a range, the tile where the keys end comes first; of a block mask, last; or anywhere.
+        if constexpr (!mod::kHasBlockMask && !mod::kStartsAtHighest)
+            Ends::clear_values(*this, length, last);
         const auto rescale = [&](const float(&shrink)[2]) { multiply_rows(output, shrink); };
         unsigned key_is_there = 0;
 #pragma unroll 1
         for (int next = last - 1; next >= task.begin; --next) {
             if (key_is_there == 0) wait_for_key();
             const MaskTile block = key_block(next);
+            if constexpr (mod::kStartsAtHighest) Ends::clear_values(*this, length, newest);
             newest = block.index;
             order.take(mod::PingPong::mma);
             issue_scores(scores, queries);
@@ -186,7 +188,8 @@ struct Consumer {
             softmax.rescale_after(rescale);
         }
         wait_for_value();
-        if constexpr (mod::kHasBlockMask) Ends::clear_values(*this, length, newest);
+        if constexpr (mod::kHasBlockMask || mod::kStartsAtHighest)
+            Ends::clear_values(*this, length, newest);
         issue_output(output, p, value_operand());
         finish_output(output, p);
     }
@@ -302,7 +305,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     if (warpgroup == 0) {
         release_registers_to<kProducerRegisters>();
         if (threadIdx.x == 0) produce(attention, arguments, maps, queue, shared);
-        CopiedKeys::produce(attention, shared);
+        CopiedKeys::produce(attention, arguments, shared);
         Biases::produce(attention, arguments, maps, shared, bias_producers);
         Index2dRows::produce(attention, arguments, shared);
         KeyKinds::produce(attention, arguments, shared);

@@ -439,6 +439,11 @@ bool are_products(const ir::Graph& graph, const ScoreParts& parts) {
            parts.distance_addend == kNoNode && parts.element_addend == kNoNode;
 }
 
+bool adds_by_position(const Mod& mod, const ScoreParts& parts) {
+    const bool has_slope = parts.slope != kNoNode && mod.place[parts.slope] <= Place::head;
+    return parts.are_exponents() && (has_slope || parts.distance_addend != kNoNode);
+}
+
 KeyIndex2d key_index_2d(const Mod& mod, const ScoreParts& parts_without) {
     KeyIndex2d best;
     // Biases that are copied need the registers, and their elements what the 2-D key index would

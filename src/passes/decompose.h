@@ -88,6 +88,9 @@ DecomposedMod decompose_score_with_kinds(const Mod& mod);
 bool multiplies_by_one(const ir::Graph& graph, const ScoreParts& parts);
 // And nothing is added but what comes with products.
 bool are_products(const ir::Graph& graph, const ScoreParts& parts);
+// What is added follows from the positions, by a slope of the head or a function of the distance:
+// it is largest at an end of the keys or near the query, mostly.
+bool adds_by_position(const Mod& mod, const ScoreParts& parts);
 // The 2-D key index of which most is the same for a whole row or column. The parts are those
 // without a 2-D key index.
 KeyIndex2d key_index_2d(const Mod& mod, const ScoreParts& parts_without);

@@ -85,6 +85,7 @@ struct KernelRequest {
     // Without such a 2-D key index, with it, where tables are kept on chip, and with kinds of keys.
     passes::TabulatedValues tabulated, tabulated_by_index_2d, tabulated_with_tables,
         tabulated_with_aligned_tables, tabulated_with_kinds;
+    bool adds_by_position = false; // passes::adds_by_position(), of the first of these
     // That the forward may copy: all, and ever fewer, down to one.
     std::vector<ShiftedTiles> shifts;
     int key_kinds = 0;             // by which it may multiply; 0 for none
@@ -124,8 +125,9 @@ struct WarpSpecializedForward {
     // Of each table that is kept on chip: those of a slice that is larger are read from memory.
     std::vector<int> table_words;
     bool aligns_tables = false;
-    int key_step = 0;      // from a tile's first key to the next one's: its last may be in both
-    int shifted_reads = 0; // whose tiles are copied
+    int key_step = 0; // from a tile's first key to the next one's: its last may be in both
+    bool starts_at_highest = false; // keys come first where most is added to scores
+    int shifted_reads = 0;          // whose tiles are copied
     bool stages_tables() const { return !table_words.empty(); }
 };
 

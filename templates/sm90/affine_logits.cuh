@@ -45,7 +45,10 @@ class AffineLogits : public PlainLogits {
     }
 
     __device__ float offset(int r, int part) const { return kHasOffset ? rows_.of(r, part) : 0; }
-    __device__ void lower(int r, float by) { repeated_.lower(r, by); }
+    __device__ void lower(int r, float by, float reference) {
+        repeated_.lower(r, by);
+        rows_.refer(r, reference);
+    }
 
   private:
     // Three warpgroups have no registers for what a branch keeps.
@@ -71,11 +74,12 @@ class AffineLogits : public PlainLogits {
     }
     // All that is added to an element, of which this is its own.
     __device__ float sum(float addend, int r, int j) const {
+        if constexpr (kLineIsRelative) addend = rows_.add_to(addend, r, j);
         addend = slope_.add_to(addend, r, j);
         addend = TabulatedAddends::add_to(addend, elements_, units(), r, j);
         addend = repeated_.add_to(addend, r, j);
         addend = index_2d_rows_.add_to(addend, elements_.first_column(), r, j);
-        return rows_.add_to(addend, r, j);
+        return kLineIsRelative ? addend : rows_.add_to(addend, r, j);
     }
 
     float before_[2]; // what scores are multiplied by

@@ -1,10 +1,12 @@
-// Which tiles of keys a tile of queries visits, last first: those of a range, or those that a block
-// mask names. The producer decides; consumers are told where the range does not tell them.
+// Which tiles of keys a tile of queries visits: those of a range, last first or from where most is
+// added to scores, or those that a block mask names. The producer decides; consumers are told where
+// the range does not tell them.
 #pragma once
 
 #include "common/select.h"
 #include "common/tile_walk.cuh"
 #include "sm90/forward_layout.cuh"
+#include "sm90/key_walk.cuh"
 
 namespace sm90 {
 
@@ -28,7 +30,7 @@ class KeyRange {
     // load_key(tile), load_query() and load_value(index) in the order in which consumers need them:
     // values one step after their keys.
     template <typename LoadKey, typename LoadQuery, typename LoadValue>
-    static __device__ void load(const AttentionArguments&, const Task& task,
+    static __device__ void load(const KernelArguments&, const mod::Arguments&, const Task& task,
                                 const LoadKey& load_key, const LoadQuery& load_query,
                                 const LoadValue& load_value) {
         if (task.begin < task.end) load_key({task.end - 1, false});
@@ -44,6 +46,34 @@ class KeyRange {
     // that they count to.
     static __device__ void announce(const Shared&, int, MaskTile) {}
     static __device__ MaskTile at(const Shared&, int, int next) { return {next, false}; }
+};
+
+// Those of the range, from where most is added to scores. Consumers only count them.
+class KeysFromHighest : public KeyRange {
+  public:
+    template <typename LoadKey, typename LoadQuery, typename LoadValue>
+    static __device__ void load(const KernelArguments& attention, const mod::Arguments& arguments,
+                                const Task& task, const LoadKey& load_key,
+                                const LoadQuery& load_query, const LoadValue& load_value) {
+        KeyWalk walk(attention, arguments, task);
+        int left = task.end - task.begin;
+        if (left > 0) load_key({walk.tile(), false});
+        load_query();
+#pragma unroll 1
+        for (; left > 0; --left) {
+            const int tile = walk.tile();
+            walk.advance();
+            if (left > 1) load_key({walk.tile(), false});
+            load_value(tile);
+        }
+    }
+
+    static __device__ void announce(const Shared& shared, int stage, MaskTile tile) {
+        tile.store(shared.key_block(stage));
+    }
+    static __device__ MaskTile at(const Shared& shared, int stage, int) {
+        return MaskTile::load(shared.key_block(stage));
+    }
 };
 
 // Those that a block mask names, first first.
@@ -65,9 +95,9 @@ class MaskedKeys {
             visit(walk.tile());
     }
     template <typename LoadKey, typename LoadQuery, typename LoadValue>
-    static __device__ void load(const AttentionArguments& attention, const Task& task,
-                                const LoadKey& load_key, const LoadQuery& load_query,
-                                const LoadValue& load_value) {
+    static __device__ void load(const KernelArguments& attention, const mod::Arguments&,
+                                const Task& task, const LoadKey& load_key,
+                                const LoadQuery& load_query, const LoadValue& load_value) {
         TileWalk walk = walk_of(attention, task);
         if (!walk.is_done()) load_key({walk.tile(), walk.is_full()});
         load_query();
@@ -97,6 +127,7 @@ class MaskedKeys {
     }
 };
 
-using KeyBlocks = Select<mod::kHasBlockMask, MaskedKeys, KeyRange>;
+using KeyBlocks = Select<mod::kHasBlockMask, MaskedKeys,
+                         Select<mod::kStartsAtHighest, KeysFromHighest, KeyRange>>;
 
 } // namespace sm90

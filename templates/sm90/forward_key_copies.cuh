@@ -40,7 +40,7 @@ __device__ inline void copy_key_rows(const KeyRows& rows, const KeyCopier& copie
 struct NoKeyCopies {
     static constexpr int kKeyProducers = 1, kValueProducers = 1;
     static __device__ void initialise(const Shared&) {}
-    static __device__ void produce(const AttentionArguments&, const Shared&) {}
+    static __device__ void produce(const KernelArguments&, const mod::Arguments&, const Shared&) {}
     static __device__ void publish() {}
 };
 
@@ -56,10 +56,11 @@ class KeyCopies {
         shared.key_tasks.initialise(1, kKeyCopyThreads);
     }
 
-    static __device__ void produce(const AttentionArguments& attention, const Shared& shared) {
+    static __device__ void produce(const KernelArguments& attention,
+                                   const mod::Arguments& arguments, const Shared& shared) {
         const int thread = static_cast<int>(threadIdx.x) - (128 - kKeyCopyThreads);
         if (thread < 0) return;
-        KeyCopies copies(attention, shared, {thread / 32, thread % 32});
+        KeyCopies copies(attention, arguments, shared, {thread / 32, thread % 32});
         while (copies.copy_task()) {
         }
     }
@@ -69,9 +70,9 @@ class KeyCopies {
     static __device__ void publish() { publish_shared(); }
 
   private:
-    __device__ KeyCopies(const AttentionArguments& attention, const Shared& shared,
-                         const KeyCopier& copier)
-        : attention_(attention), shared_(shared), copier_(copier) {}
+    __device__ KeyCopies(const KernelArguments& attention, const mod::Arguments& arguments,
+                         const Shared& shared, const KeyCopier& copier)
+        : attention_(attention), arguments_(arguments), shared_(shared), copier_(copier) {}
 
     // False after the last.
     __device__ bool copy_task() {
@@ -93,7 +94,7 @@ class KeyCopies {
             copy_tile<mod::kHeadDimV>(attention_.v, length, task.h_kv, tile, shared_.values, value_,
                                       [](Barrier) {});
         };
-        KeyBlocks::load(attention_, task, copy_key, [] {}, copy_value);
+        KeyBlocks::load(attention_, arguments_, task, copy_key, [] {}, copy_value);
         return true;
     }
 
@@ -112,7 +113,8 @@ class KeyCopies {
         position.advance();
     }
 
-    const AttentionArguments& attention_;
+    const KernelArguments& attention_;
+    const mod::Arguments& arguments_;
     const Shared& shared_;
     const KeyCopier copier_;
     Position<KeyTasks> place_;

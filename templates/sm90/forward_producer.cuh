@@ -1,5 +1,5 @@
-// The thread that loads: queries, keys and values of one tile after another, keys last first, or
-// queries alone where other threads copy keys and values.
+// The thread that loads: queries, keys and values of one tile after another, or queries alone where
+// other threads copy keys and values.
 #pragma once
 
 #include "common/place.cuh"
@@ -106,7 +106,7 @@ __device__ inline void produce(const KernelArguments& attention, const mod::Argu
         if constexpr (kCopiesKeys)
             load_query();
         else
-            KeyBlocks::load(attention, task, load_key, load_query, load_value);
+            KeyBlocks::load(attention, arguments, task, load_key, load_query, load_value);
     }
     tasks_of_keys.hand_on(shared, Task::none());
     announce(Task::none());

@@ -19,6 +19,8 @@ template <int kRead> class ShiftedCopy {
     static constexpr int kLength = Tile::kLength;
 
   public:
+    static constexpr bool kMayBeBeyond = Read::kHasLeast || Read::kHasMost;
+
     // to: the stage. rows, keys: those that there are.
     __device__ ShiftedCopy(const ShiftedHead<kRead>& head, int first_row, int rows, int first_key,
                            int keys, unsigned to)
@@ -29,6 +31,37 @@ template <int kRead> class ShiftedCopy {
         from_ = head.address(line, position);
         low_ = bounded_distance(head.least - head.index_of(line, position));
         high_ = bounded_distance(head.most - head.index_of(line, position));
+    }
+
+    // Whether all lines are beyond the same end of the clamp.
+    __device__ bool is_beyond() const {
+        const int last = Tile::kAcross * (lines_ - 1);
+        return (Read::kHasLeast && low_ - max(0, last) > kLength - 1) ||
+               (Read::kHasMost && high_ - min(0, last) < 0);
+    }
+    // Of these, the thread's lines: first all are on their way, then they are stored.
+    template <int kThreads>
+    static constexpr int kEnds = (Tile::kLines + kThreads - 1) / kThreads; // of a thread
+    template <int kThreads> using Ends = Element[kEnds<kThreads>];
+    template <int kThreads> __device__ void load_ends(int thread, Ends<kThreads>& ends) const {
+        const bool below = Read::kHasLeast && low_ > kLength - 1;
+#pragma unroll
+        for (int i = 0; i < kEnds<kThreads>; ++i) {
+            const int line = thread + i * kThreads;
+            if (line < lines_)
+                ends[i] = from_[line * line_step_ + (below ? low_of(line) : high_of(line)) * step_];
+        }
+    }
+    template <int kThreads>
+    __device__ void store_ends(int thread, const Ends<kThreads>& ends) const {
+        const bool below = Read::kHasLeast && low_ > kLength - 1;
+#pragma unroll
+        for (int i = 0; i < kEnds<kThreads>; ++i) {
+            const int line = thread + i * kThreads;
+            if (line < lines_)
+                store_shared_element(to_ + line * pitch_ + (below ? kLength - 1 : 0) * Tile::kBytes,
+                                     ends[i]);
+        }
     }
 
     // Whether some element was stored, not copied behind the thread's back.
@@ -148,13 +181,21 @@ __device__ inline bool copy_shifts(const AttentionArguments& attention,
     } else {
         read_again(arguments);
         const ShiftedHead<kRead> head(attention, arguments, place);
-        const ShiftedCopy<kRead> copies(
-            head, first_row, min(attention.q_len - first_row, mod::kQueryTile), first_key,
-            min(attention.kv_len - first_key, mod::kKeyTile), to);
-        const bool stored = copies.template copy<kThreads>(thread);
-        return copy_shifts<kThreads, kRead + 1>(attention, arguments, place, first_row, first_key,
-                                                to, thread) ||
-               stored;
+        using Copy = ShiftedCopy<kRead>;
+        const Copy copies(head, first_row, min(attention.q_len - first_row, mod::kQueryTile),
+                          first_key, min(attention.kv_len - first_key, mod::kKeyTile), to);
+        // Ends of all reads are on their way together.
+        typename Copy::template Ends<kThreads> ends;
+        bool is_beyond = false, stored = true;
+        if constexpr (Copy::kMayBeBeyond) is_beyond = copies.is_beyond();
+        if (is_beyond)
+            copies.template load_ends<kThreads>(thread, ends);
+        else
+            stored = copies.template copy<kThreads>(thread);
+        const bool others = copy_shifts<kThreads, kRead + 1>(attention, arguments, place, first_row,
+                                                             first_key, to, thread);
+        if (is_beyond) copies.template store_ends<kThreads>(thread, ends);
+        return others || stored;
     }
 }
 

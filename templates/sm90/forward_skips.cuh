@@ -68,8 +68,26 @@ struct SkipsHiddenKeys : SkipsShortTiles {
     }
 };
 
-using Skips =
-    Select<!kKeysMayPass, NoSkips,
-           Select<mod::kHasBand && !mod::kHasBlockMask, SkipsHiddenKeys, SkipsShortTiles>>;
+// The same where consumers are told which keys a stage has.
+struct SkipsHiddenTiles : SkipsShortTiles {
+    template <typename Consumer>
+    static __device__ int last_block(Consumer& consumer, const Task& task, const HeadPlace& place) {
+        int last = task.end - 1;
+        const int first_row = task.first_row + 64 * consumer.thread.warpgroup;
+        const int last_key = place.keys_of(first_row, first_row + 63).last;
+#pragma unroll 1
+        for (; last > task.begin; --last) {
+            consumer.wait_for_key();
+            if (consumer.key_block(last).index * mod::kKeyTile <= last_key) break;
+            pass_keys(consumer);
+            consumer.order.skip();
+        }
+        return last;
+    }
+};
+
+using Skips = Select<!kKeysMayPass, NoSkips,
+                     Select<!mod::kHasBand || mod::kHasBlockMask, SkipsShortTiles,
+                            Select<mod::kStartsAtHighest, SkipsHiddenTiles, SkipsHiddenKeys>>>;
 
 } // namespace sm90

@@ -16,6 +16,7 @@ struct NoRowAddend {
     static __device__ void put(int, int, float) {}
     static __device__ float of(int, int) { return 0; }
     static __device__ float add_to(float addend, int, int) { return addend; }
+    static __device__ void refer(int, float) {}
 };
 class PartAddend {
   public:
@@ -26,6 +27,7 @@ class PartAddend {
     __device__ float add_to(float addend, int r, int j) const {
         return LogitForm::kHasOffset ? addend : addend + base_[r][LogitForm::base_of(j)];
     }
+    static __device__ void refer(int, float) {}
 
   protected:
     float base_[2][LogitForm::kBases];
@@ -40,7 +42,24 @@ class RowAddend : public PartAddend {
     }
     __device__ void put(int r, int part, float addend) { base_[r][part] = base_[r][0] + addend; }
 };
-using RowAddends = Select<LogitForm::kHasRowAddend, RowAddend,
+// Less what logits are relative to.
+class RelativeRowAddend : public RowAddend {
+  public:
+    __device__ RelativeRowAddend() { reference_[0] = reference_[1] = 0; }
+
+    __device__ void prepare(const ScoreElements& elements, const LogitUnits& units, int first_key) {
+        RowAddend::prepare(elements, units, first_key);
+#pragma unroll
+        for (int r = 0; r < 2; ++r)
+            base_[r][0] -= reference_[r];
+    }
+    __device__ void refer(int r, float reference) { reference_[r] = reference; }
+
+  private:
+    float reference_[2];
+};
+using RowAddends = Select<LogitForm::kHasRowAddend,
+                          Select<LogitForm::kLineIsRelative, RelativeRowAddend, RowAddend>,
                           Select<LogitForm::kHasBase, PartAddend, NoRowAddend>>;
 
 // For rows of the 2-D key index that the tile has: with those of whole rows, where all threads
@@ -104,8 +123,8 @@ class SlopeOfColumns : public MultipliedSlope {
   private:
     float columns_[kFragmentColumns];
 };
-constexpr bool kKeepsColumns =
-    kForm.slope_is_of_head && mod::kHasRegistersForColumns && !kHasTabulated;
+constexpr bool kKeepsColumns = kForm.slope_is_of_head && mod::kHasRegistersForColumns &&
+                               !kHasTabulated && !LogitForm::kLineIsRelative;
 using Slope =
     Select<kForm.has_slope, Select<kKeepsColumns, SlopeOfColumns, MultipliedSlope>, NoSlope>;
 
@@ -175,8 +194,8 @@ struct RemainderRepeats : public Repeats<kPeriodColumns> {
                                   });
     }
 };
-using RepeatedAddends =
-    Select<kForm.has_remainder_addend, RemainderRepeats,
-           Select<LogitForm::kAreRelative, RunningMaximumRepeats, NothingRepeats>>;
+using RepeatedAddends = Select<kForm.has_remainder_addend, RemainderRepeats,
+                               Select<LogitForm::kAreRelative && !LogitForm::kLineIsRelative,
+                                      RunningMaximumRepeats, NothingRepeats>>;
 
 } // namespace sm90

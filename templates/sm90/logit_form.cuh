@@ -42,14 +42,20 @@ struct LogitForm {
                                             !kForm.has_slope && !kHasTabulated;
     // Logits are exponents already.
     static constexpr bool kFactorIsOne = kAffine && kForm.are_exponents;
-    static constexpr bool kHasOffset = !kCapped && kHasBase;
+    // Less a number of the row, a slope's line takes one instruction for each element, and no
+    // registers for what columns add.
+    static constexpr bool kLineIsRelative =
+        mod::kStartsAtHighest && kForm.has_slope && kHasRowAddend;
+    static constexpr bool kHasOffset = !kCapped && kHasBase && !kLineIsRelative;
     // P are relative to a running maximum that does not change, see Softmax. Those of f16 would
     // vanish.
     static constexpr bool kAreBounded = kForm.exponent_bound > 0 && kForm.exponent_bound <= 74 &&
                                         kExponentsAreWide<mod::Element> && !kHasOffset;
     // apply() gives exponents relative to the running maxima so far, which lower() changes: no part
-    // of a logit is left to the softmax, and the running maxima are in what repeats.
-    static constexpr bool kAreRelative = kMultipliesIndex2dRows && !kAreBounded;
+    // of a logit is left to the softmax, and the running maxima are in what repeats, or in what is
+    // added to rows.
+    static constexpr bool kAreRelative =
+        (kMultipliesIndex2dRows || kLineIsRelative) && !kAreBounded;
     // As many parts of a tile's columns have offsets of their own, in each row.
     static constexpr int kOffsets = kCapped ? 1 : kBases;
     static constexpr __device__ int offset_of(int j) { return kOffsets == 1 ? 0 : base_of(j); }

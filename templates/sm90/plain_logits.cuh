@@ -49,8 +49,8 @@ class PlainLogits : public LogitForm, public LogitUnits {
 
     // Of part of a row's columns.
     __device__ float offset(int, int) const { return 0; }
-    // The running maximum of a row rises by so much.
-    __device__ void lower(int, float) {}
+    // The running maximum of a row rises by so much, and is what logits are relative to.
+    __device__ void lower(int, float, float) {}
 
     __device__ const Tables& tables() const { return elements_.tables(); }
     __device__ const Shifts& shifts() const { return elements_.shifts(); }

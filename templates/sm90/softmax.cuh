@@ -396,7 +396,7 @@ class LateSoftmax : public SoftmaxRows {
             maximum[r] = after;
             // Running maxima and exponents have to change by the same number.
             const float by = after == negative_infinity() ? 0 : after - subtracted;
-            if constexpr (Logits::kAreRelative) form.lower(r, by);
+            if constexpr (Logits::kAreRelative) form.lower(r, by, maximum_so_far(r));
 #pragma unroll
             for (int j = 0; j < kFragmentColumns; ++j)
                 exponents[accumulator(r, j)] -= by;
@@ -406,16 +406,20 @@ class LateSoftmax : public SoftmaxRows {
     // Whether exponents of the row are relative to its running maximum. They are not while that is
     // large or nothing was visible yet; then every block tests for a rise.
     __device__ bool has_maximum(int r) const {
-        return Logits::kAreRelative ? saw_something(r) : fabsf(maximum[r]) < kLargeExponent;
+        return Logits::kAreRelative && !Logits::kLineIsRelative
+                   ? saw_something(r)
+                   : fabsf(maximum[r]) < kLargeExponent;
     }
     // From any finite max_log2, what is hidden has P = 2^-inf = 0.
     __device__ float maximum_so_far(int r) const { return has_maximum(r) ? maximum[r] : 0; }
 };
 
-// Without a score mod, and for what a 2-D key index, tables of a grid or kinds of keys add, later
-// blocks seldom have higher maxima.
-constexpr bool kMaximaSeldomRise = mod::kHasKeyIndex2d || !mod::kHasScoreMod || kForm.is_product ||
-                                   (Logits::kStartsWithBias && mod::kTablesAreAligned);
+// Without a score mod, for what a 2-D key index, tables of a grid, kinds of keys or shifted reads
+// add, and where the keys with the largest addends come first, later blocks seldom have higher
+// maxima.
+constexpr bool kMaximaSeldomRise =
+    mod::kHasKeyIndex2d || !mod::kHasScoreMod || mod::kStartsAtHighest || kForm.is_product ||
+    (Logits::kStartsWithBias && (mod::kTablesAreAligned || kReadsShifts));
 constexpr bool kLogitsAreExact = Logits::kFactorIsOne && !Logits::kHasOffset;
 using Softmax = Select<Logits::kAreBounded, BoundedSoftmax,
                        Select<kMaximaSeldomRise, LateSoftmax,

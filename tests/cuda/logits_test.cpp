@@ -155,12 +155,14 @@ void check(const Case& one, std::mt19937& random) {
     CHECK(index_2d.width == one.width);
     const passes::DecomposedMod folded = passes::decompose_score(*mod, one.width);
     const passes::TabulatedValues expanded = passes::tabulated_values(folded);
+    const bool adds_by_position = passes::adds_by_position(folded.mod, folded.parts);
     const plan::KernelConfig config = plan::candidates({.arch = 90,
                                                         .dtype = DType::bf16,
                                                         .has_score_mod = true,
                                                         .key_index_2d = index_2d,
                                                         .tabulated = expanded,
-                                                        .tabulated_by_index_2d = expanded})
+                                                        .tabulated_by_index_2d = expanded,
+                                                        .adds_by_position = adds_by_position})
                                           .front();
     REQUIRE(config.specialized.has_value());
     CHECK(config.key_width == one.width);
@@ -308,6 +310,9 @@ TEST_CASE("running maxima rise with the scores of later blocks, by more than P m
          64, 100},
         {tables + "score_mod = score - s[b, h, q_idx, kv_idx // 14]", 14, 100},
         {"score_mod = score + (q_idx - kv_idx) * 0.01", 0, 100},
+        {"score_mod = score + (q_idx - kv_idx) * (h - 2) * 0.25", 0, 100},
+        {"score_mod = score + (q_idx - kv_idx) * 0.5\nmask_mod = q_idx + 20 >= kv_idx", 0, 100},
+        {"buffer t: f32[H, N]\nscore_mod = score * 3 + 20 * t[h, q_idx - kv_idx]", 0, 100},
     };
     std::random_device source;
     const unsigned seed = source();

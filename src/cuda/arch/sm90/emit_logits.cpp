@@ -220,6 +220,7 @@ std::string emit_logit_constants(const plan::KernelConfig& config, const passes:
     text += formatted("constexpr int kKeyStep = {};\n", forward.key_step);
     constant("kOverlaps", forward.schedule.overlaps);
     constant("kHasRegistersForColumns", forward.has_registers_for_columns);
+    constant("kStartsAtHighest", forward.starts_at_highest);
     const analysis::Band& band = mod.band;
     constant("kBandHasLow",
              !band.low.empty() || (band.clamps && band.clamps->first_least != ir::kNoNode));

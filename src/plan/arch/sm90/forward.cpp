@@ -256,10 +256,15 @@ bool suits_index_2d(const KernelRequest& request, const ForwardSchedule& shape) 
                accumulator_limit(request, shape, Reads::by_index_2d);
 }
 
-// Those of a 2-D key index have another softmax.
+// Whether keys may come in any order, and the best one is known. A block mask has an order.
+bool starts_at_highest(const KernelRequest& request, Reads reads) {
+    return request.adds_by_position && reads == Reads::plain && !request.has_block_mask;
+}
+
+// Those of a 2-D key index, and of keys that come from the highest on, have another softmax.
 bool may_take_polynomials(const KernelRequest& request, Reads reads) {
     return request.score_work.special_functions != 0 && reads != Reads::by_index_2d &&
-           reads != Reads::by_kinds;
+           reads != Reads::by_kinds && !starts_at_highest(request, reads);
 }
 
 // Of eight columns, whose powers of two are polynomials: as many as spare the special function unit
@@ -286,12 +291,15 @@ int polynomials(const KernelRequest& request, Reads reads) {
 ForwardSchedule with_ping_pong(const KernelRequest& request, ForwardSchedule schedule,
                                Reads reads) {
     const bool wide = is_wide(request), narrow = schedule.consumers == 3;
+    // The softmax of these is that of no score mod.
     const bool adds_to_products =
+        starts_at_highest(request, reads) ||
         (reads == Reads::by_kinds && request.adds_kinds_alone) ||
         (reads == Reads::from_aligned_tables && request.adds_tables_alone);
     const bool has_own_terms = reads == Reads::by_kinds || reads == Reads::from_aligned_tables;
     const bool adds_terms =
-        (has_own_terms ? tabulated_of(request, reads) : request.tabulated).any() && !narrow;
+        (has_own_terms ? tabulated_of(request, reads) : request.tabulated).any() && !narrow &&
+        !starts_at_highest(request, reads);
     const bool has_score_mod = request.has_score_mod && !adds_to_products;
     const bool multiplies_little = !narrow && !has_score_mod && request.head_dim_v <= 64;
     schedule.ping_pong =
@@ -374,6 +382,10 @@ KernelConfig configured(const KernelRequest& request, const ForwardSchedule& sch
         config.reason += ", which tiles of keys are aligned with";
         if (config.specialized->key_step != schedule.key_tile)
             config.reason += ", " + std::to_string(config.specialized->key_step) + " keys apart";
+    }
+    if (starts_at_highest(request, reads)) {
+        config.specialized->starts_at_highest = true;
+        config.reason += ", keys first to which most is added";
     }
     if (reads == Reads::with_shifts) {
         config.specialized->shifted_reads = static_cast<int>(request.shifts.front().tiles.size());

@@ -1,0 +1,57 @@
+// Hopper's forward where keys come first to which most is added: random slopes of both signs and
+// functions of the distance, so that tiles come from either end or from the middle.
+#include <doctest/doctest.h>
+
+#include <array>
+#include <random>
+#include <string>
+
+#include "api/hopper_check.h"
+#include "random.h"
+
+using namespace flexc;
+using flexc::test::Case;
+
+namespace {
+
+constexpr std::array<std::string_view, 5> kScores = {
+    "score + s[h] * (kv_idx - q_idx)",
+    "score + s[h] * (kv_idx - q_idx) + t[h, min(abs(q_idx - kv_idx), N - 1)]",
+    "score + s[h] * log(1 + abs(q_idx - kv_idx))",
+    "score * s[h] + t[h, clamp(q_idx - kv_idx + 300, 0, N - 1)]",
+    "score - abs(s[h]) * abs(q_idx - kv_idx) + c[b, kv_idx]"};
+constexpr std::array<std::string_view, 4> kMasks = {
+    "", "mask_mod = q_idx >= kv_idx\n", "mask_mod = q_idx >= kv_idx and q_idx - kv_idx < 333\n",
+    "mask_mod = q_idx >= kv_idx or kv_idx < 200\n"};
+
+} // namespace
+
+TEST_SUITE_BEGIN("hopper");
+
+TEST_CASE("keys in the order of what is added to them" * doctest::skip()) {
+    test::Random random(std::random_device{}());
+    for (int i = 0; i < 20; ++i) {
+        constexpr std::array kHeadDims = {64, 128, 40, 192};
+        const std::string text =
+            "buffer s: f32[H]\nbuffer t: f32[H, N]\nbuffer c: f32[B, KV_LEN]\n" +
+            std::string(random.pick(kMasks)) +
+            "score_mod = " + std::string(kScores[static_cast<std::size_t>(i) % kScores.size()]);
+        Case one = {.text = text,
+                    .dtype = i % 3 == 0 ? DType::f16 : DType::bf16,
+                    .batch = 2,
+                    .heads = 4,
+                    .kv_heads = 2,
+                    .q_len = random.integer(130, 600),
+                    .kv_len = random.integer(600, 900),
+                    .head_dim = random.pick(kHeadDims)};
+        one.dims = {{"N", 700}};
+        one.q_offset = random.chance(50) ? random.integer(0, 300) : 0;
+        // The last are large: exponents are beyond what maxima are subtracted from early.
+        constexpr std::array kSizes = {0.004, 0.1, 0.5, 40.0};
+        const double size = random.pick(kSizes);
+        one.reals["s"] = [size](std::int64_t h) { return h % 2 == 0 ? size : -size / 2; };
+        test::check_on_hopper(one);
+    }
+}
+
+TEST_SUITE_END();
