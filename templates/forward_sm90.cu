@@ -2,11 +2,11 @@
 // kQueryTile rows of one head after another.
 //
 // One thread loads queries, keys and values through TMA, keys last first or those first to which
-// most is added; where TMA does not know keys, or is slow, others copy them. Two or three warpgroups of 64 rows each multiply: scores =
-// Q K' from shared memory, softmax in registers, output += P V with the P from registers, where
-// they are in the layout that the instruction asks for. The output of one block of keys is computed
-// under the softmax of the next, and warpgroups alternate, so that one multiplies while another
-// exponentiates.
+// most is added; where TMA does not know keys, or is slow, others copy them. Two or three
+// warpgroups of 64 rows each multiply: scores = Q K' from shared memory, softmax in registers,
+// output += P V with the P from registers, where they are in the layout that the instruction asks
+// for. The output of one block of keys is computed under the softmax of the next, and warpgroups
+// alternate, so that one multiplies while another exponentiates.
 #include "mod.cuh"
 
 #include "common/place.cuh"
