@@ -42,11 +42,6 @@ Case case_of(const Table& table, DType dtype, int head_dim) {
 
 std::string number(int x) { return std::to_string(x); }
 
-int below(int n) {
-    static std::random_device source;
-    return static_cast<int>(source() % static_cast<unsigned>(n));
-}
-
 void check(const std::vector<Table>& tables) {
     int at = 0;
     for (const Table& table : tables)
