@@ -1,15 +1,25 @@
 #include "runtime/staged_copies.h"
 
-#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 namespace flexc::runtime {
 
 namespace {
 
-constexpr std::size_t kMostStages = 8, kLeastBytes = 1 << 16;
+constexpr std::size_t kMostStages = 8;
+// So many bytes of pageable memory the driver takes along with the call, faster than a stage goes.
+constexpr std::size_t kMostInCall = 1 << 16;
+
+void join(std::span<const std::span<const std::byte>> pieces, std::byte* to) {
+    for (const std::span<const std::byte> piece : pieces) {
+        if (piece.empty()) continue;
+        std::memcpy(to, piece.data(), piece.size());
+        to += piece.size();
+    }
+}
 
 } // namespace
 
@@ -25,16 +35,16 @@ Result<void> StagedCopies::copy(void* to, std::span<const std::span<const std::b
     for (const std::span<const std::byte> piece : pieces)
         bytes += piece.size();
     if (bytes == 0) return {};
+    if (bytes <= kMostInCall) {
+        std::vector<std::byte> all(bytes);
+        join(pieces, all.data());
+        return cuda::copy_to_device_async(to, all.data(), bytes, stream);
+    }
     // Neither looks at events nor memory of the host belong in a graph that others capture.
     const cuda::UncapturedScope uncaptured;
     auto stage = take(bytes);
     if (!stage) return stage.error();
-    auto* at = static_cast<std::byte*>(stage->memory.get());
-    for (const std::span<const std::byte> piece : pieces) {
-        if (piece.empty()) continue;
-        std::memcpy(at, piece.data(), piece.size());
-        at += piece.size();
-    }
+    join(pieces, static_cast<std::byte*>(stage->memory.get()));
     Result<void> done = cuda::copy_to_device_async(to, stage->memory.get(), bytes, stream);
     if (done) done = cuda::record_event(stage->copied.get(), stream);
     // Of a copy that nothing tells the end of.
@@ -62,7 +72,7 @@ Result<StagedCopies::Stage> StagedCopies::take(std::size_t bytes) {
     if (!is_done && stage.copied.get() != nullptr)
         if (auto done = cuda::synchronize_event(stage.copied.get()); !done) return done.error();
     if (stage.bytes < bytes) {
-        stage.bytes = std::bit_ceil(std::max(bytes, kLeastBytes));
+        stage.bytes = std::bit_ceil(bytes);
         auto memory = cuda::allocate_host(stage.bytes);
         if (!memory) return memory.error();
         stage.memory = cuda::OwnedHostMemory(device_, *memory);

@@ -1,5 +1,5 @@
 // Copies of host memory to a device that wait for nothing. Of pageable memory the driver takes 64
-// KB at most without waiting for the stream, so that these go through page-locked stages.
+// KB at most without waiting for the stream, so that more goes through page-locked stages.
 #pragma once
 
 #include <cstddef>
