@@ -146,16 +146,14 @@ struct Consumer {
         }
         if (task.begin < last) bias.start(scores, logits, shared, thread, last - 1);
         key_kinds.start_next(scores, shared, key, thread, task.begin < last);
-        // Of a range, the tile where the keys end comes first; of a block mask, last; or anywhere.
-        if constexpr (!mod::kHasBlockMask && !mod::kStartsAtHighest)
-            Ends::clear_values(*this, length, last);
+        // Of a range, the tile where the keys end comes first; of a block mask, last.
+        if constexpr (!mod::kHasBlockMask) Ends::clear_values(*this, length, last);
         const auto rescale = [&](const float(&shrink)[2]) { multiply_rows(output, shrink); };
         unsigned key_is_there = 0;
 #pragma unroll 1
         for (int next = last - 1; next >= task.begin; --next) {
             if (key_is_there == 0) wait_for_key();
             const MaskTile block = key_block(next);
-            if constexpr (mod::kStartsAtHighest) Ends::clear_values(*this, length, newest);
             newest = block.index;
             order.take(mod::PingPong::mma);
             issue_scores(scores, queries);
@@ -188,8 +186,7 @@ struct Consumer {
             softmax.rescale_after(rescale);
         }
         wait_for_value();
-        if constexpr (mod::kHasBlockMask || mod::kStartsAtHighest)
-            Ends::clear_values(*this, length, newest);
+        if constexpr (mod::kHasBlockMask) Ends::clear_values(*this, length, newest);
         issue_output(output, p, value_operand());
         finish_output(output, p);
     }

@@ -253,7 +253,10 @@ TEST_CASE("Hopper's forward of ragged tensors has the tiles of dense ones, and s
             const KernelInfo ragged = first_kernel(Layout::ragged);
             CHECK(ragged.name == "flexc_forward_sm90");
             CHECK(ragged.spill_bytes == 0);
-            CHECK(ragged.reason == first_kernel(Layout::dense).reason);
+            const auto tiles = [](const KernelInfo& info) {
+                return info.schedule.substr(0, info.schedule.find(" overlap"));
+            };
+            CHECK(tiles(ragged) == tiles(first_kernel(Layout::dense)));
         }
 }
 

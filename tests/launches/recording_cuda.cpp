@@ -382,7 +382,8 @@ EXPORT int cuMemcpyDtoH_v2(void* to, DevicePointer, std::size_t bytes) {
     return std::memset(to, 0, bytes), 0;
 }
 EXPORT int cuMemcpyHtoDAsync_v2(DevicePointer, const void* from, std::size_t bytes, void*) {
-    if (!is_busy()) return 0;
+    constexpr std::size_t kMostInCall = 1 << 16; // of pageable memory, taken along with the call
+    if (!is_busy() || bytes <= kMostInCall) return 0;
     const std::lock_guard lock(recorder().mutex);
     host_copies().push_back({from, std::string(static_cast<const char*>(from), bytes)});
     return 0;

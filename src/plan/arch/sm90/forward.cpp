@@ -256,9 +256,11 @@ bool suits_index_2d(const KernelRequest& request, const ForwardSchedule& shape) 
                accumulator_limit(request, shape, Reads::by_index_2d);
 }
 
-// Whether keys may come in any order, and the best one is known. A block mask has an order.
+// Whether keys may come in any order, and the best one is known. A block mask has an order, and
+// keys of requests end in the first of their tiles.
 bool starts_at_highest(const KernelRequest& request, Reads reads) {
-    return request.adds_by_position && reads == Reads::plain && !request.has_block_mask;
+    return request.adds_by_position && reads == Reads::plain && !request.has_block_mask &&
+           !request.is_ragged && !request.has_pages;
 }
 
 // Those of a 2-D key index, and of keys that come from the highest on, have another softmax.
