@@ -70,9 +70,9 @@ struct KernelRequest {
     bool sums_distances = false;        // some gradient is by GradientSum::distance
     bool sums_tables = false;           // some gradient is by GradientSum::table
     bool sums_shifts = false;           // some gradient is by GradientSum::shifted
-    int borrows = 0;                    // places of Mod::borrow_places, where kernels may sum grids
+    bool adds_many_entries = false;     // some varies within a head, beside few_entries
     int few_entries = 0;                // gradients of passes::count_few_entries
-    bool adds_many_entries = false;     // some other varies within a head
+    int borrows = 0;                    // places of Mod::borrow_places, where kernels may sum grids
     int query_sums = 0;                 // gradients that are by GradientSum::query
     bool has_gradients = false;         // some buffer has one
     bool gradients_vary = false;        // and some do so within a head
@@ -86,10 +86,10 @@ struct KernelRequest {
     passes::TabulatedValues tabulated, tabulated_by_index_2d, tabulated_with_tables,
         tabulated_with_aligned_tables, tabulated_with_kinds;
     bool adds_by_position = false; // passes::adds_by_position(), of the first of these
+    bool adds_kinds_alone = false; // nothing is added but by key_kinds
+    int key_kinds = 0;             // by which it may multiply; 0 for none
     // That the forward may copy: all, and ever fewer, down to one.
     std::vector<ShiftedTiles> shifts;
-    int key_kinds = 0;             // by which it may multiply; 0 for none
-    bool adds_kinds_alone = false; // nothing else is added
     // Of each table that the forward may keep on chip; 0: known when tensors are.
     std::vector<std::int64_t> table_entries;
     std::vector<AlignedTile> aligned_tiles; // in which passes::aligned_tables() has all

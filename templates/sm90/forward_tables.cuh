@@ -34,20 +34,20 @@ template <int kTable> class TableSlice {
         }
     }
 
-    // By one of `threads`. unit: what entries are multiplied by, where slices are of products.
-    __device__ void copy(unsigned to, float unit, int thread, int threads) const {
+    // By one of `threads`, to its words of `to`, when wait_for_copies() has returned.
+    __device__ void copy(unsigned to, int thread, int threads) const {
         if (is_whole_ && is_even_) {
             const Element* from = corner_ + thread * step_;
             const long long more = threads * step_;
 #pragma unroll 4
             for (int place = thread; place < count_; place += threads) {
-                copy_entry(to + 4 * place, from, unit);
+                copy_entry(to + 4 * place, from);
                 from += more;
             }
         } else {
 #pragma unroll 1
             for (int place = thread; place < count_; place += threads)
-                copy_entry(to + 4 * place, address(place), unit);
+                copy_entry(to + 4 * place, address(place));
         }
     }
 
@@ -65,17 +65,14 @@ template <int kTable> class TableSlice {
         }
         return inside ? at : nullptr;
     }
-    static __device__ void copy_entry(unsigned to, const Element* from, float unit) {
-        if constexpr (!kScalesTables && sizeof(Element) == sizeof(float)) {
-            if (from != nullptr)
-                copy_word_async(to, from);
-            else
-                store_shared_word(to, 0);
-        } else {
-            const float entry = from == nullptr ? 0 : flexc_read(from);
-            store_shared_word(
-                to, __float_as_uint(kScalesTables ? multiply_finite(entry, unit) : entry));
-        }
+    static __device__ void copy_entry(unsigned to, const float* from) {
+        if (from != nullptr)
+            copy_word_async(to, from);
+        else
+            store_shared_word(to, 0);
+    }
+    template <typename E> static __device__ void copy_entry(unsigned to, const E* from) {
+        store_shared_word(to, from == nullptr ? 0 : __float_as_uint(flexc_read(from)));
     }
 
     int count_;
@@ -85,15 +82,35 @@ template <int kTable> class TableSlice {
     bool is_whole_ = true, is_even_ = true; // inside of the buffer; step_ apart
 };
 
-// Of all tables, those that are not the slices of this other head.
+// By the threads that copied the words.
+__device__ inline void multiply_words(unsigned words, int count, float factor, int thread) {
+#pragma unroll 1
+    for (int place = thread; place < count; place += kTableThreads) {
+        const float entry = __uint_as_float(load_shared_word(words + 4 * place));
+        store_shared_word(words + 4 * place, __float_as_uint(multiply_finite(entry, factor)));
+    }
+}
+
+// Of all tables, those that are not the slices of this other head. unit: what entries are
+// multiplied by, where slices are in the units of products.
 __device__ inline void copy_tables(const mod::At& at, bool is_first, int b, int h, unsigned to,
-                                   float unit, int thread, int threads) {
-    static_for<mod::kStagedTables>([&](auto table) {
-        constexpr int kTable = decltype(table)::kValue;
-        using Read = mod::StagedTable<kTable>;
-        if (is_first || (Read::kUsesBatch && b != at.b) || (Read::kUsesHead && h != at.h))
-            TableSlice<kTable>(at).copy(to + Read::kOffset, unit, thread, threads);
+                                   float unit, int thread) {
+    const auto visit_others = [&](auto visit) {
+        static_for<mod::kStagedTables>([&](auto table) {
+            using Read = mod::StagedTable<decltype(table)::kValue>;
+            if (is_first || (Read::kUsesBatch && b != at.b) || (Read::kUsesHead && h != at.h))
+                visit(table, to + Read::kOffset);
+        });
+    };
+    visit_others([&](auto table, unsigned words) {
+        TableSlice<decltype(table)::kValue>(at).copy(words, thread, kTableThreads);
     });
+    wait_for_copies();
+    if constexpr (kScalesTables)
+        visit_others([&](auto table, unsigned words) {
+            const auto count = mod::StagedTable<decltype(table)::kValue>::count(at);
+            multiply_words(words, static_cast<int>(count), unit, thread);
+        });
 }
 
 struct NoStagedTables {
@@ -125,11 +142,10 @@ class StagedTables : public NoStagedTables {
             visit_element(attention, arguments, place, 0, 0, [&](const mod::At& at) {
                 if (tables_have_room(at))
                     copy_tables(at, old_b == kNone, old_b, old_h, shared.tables.at(slot.stage),
-                                1 / attention.scale, thread, kTableThreads);
+                                1 / attention.scale, thread);
             });
             (slot.stage == 0 ? b[0] : b[1]) = task.b;
             (slot.stage == 0 ? h[0] : h[1]) = task.h;
-            wait_for_copies();
             shared.tables.full(slot.stage).arrive();
             slot.advance();
         });

@@ -56,7 +56,7 @@ extern "C" int run(const unsigned long long* words, const KernelArguments* atten
     visit_element(*attention, arguments, place, 0, 0, [&](const mod::At& at) {
         if (tables_have_room(at))
             for (int thread = 0; thread < kTableThreads; ++thread)
-                copy_tables(at, true, 0, 0, kTables, 1 / attention->scale, thread, kTableThreads);
+                copy_tables(at, true, 0, 0, kTables, 1 / attention->scale, thread);
     });
     unsigned char* to = memory_of_block;
     const int vectors = vector_head(*attention, place.b, place.h);

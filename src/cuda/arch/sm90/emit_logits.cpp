@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <numeric>
 
 #include "common/expanded.h"
 #include "cuda/emit_dense_bias.h"
@@ -254,10 +255,12 @@ std::string emit_logit_functions(const Layout& layout, const plan::KernelConfig&
     std::string text =
         emit_staged_tables(layout, parts.staged, table_words, aligned,
                            [&](Body& body) { provide_expanded(body, layout, parts); });
-    text += emit_table_conditions(layout, conditions,
-                                  aligns && passes::scales_with_tables(layout.mod().program.graph,
-                                                                       parts.staged,
-                                                                       parts.element_addend));
+    // The threads that copy slices multiply few words in less time than consumers do elements.
+    constexpr int kMostScaledWords = 2048;
+    const bool scales_slices =
+        aligns && std::accumulate(table_words.begin(), table_words.end(), 0) <= kMostScaledWords &&
+        passes::scales_with_tables(layout.mod().program.graph, parts.staged, parts.element_addend);
+    text += emit_table_conditions(layout, conditions, scales_slices);
     text += emit_shifted_reads(layout, parts.shifted);
     const auto function = [&](std::string_view called, NodeId value,
                               std::string_view parameter = "",
