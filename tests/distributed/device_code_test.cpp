@@ -22,7 +22,6 @@ namespace {
 
 // Two blocks of all their threads, one by one or, where they exchange values, warp by warp.
 constexpr const char* kText = R"(
-#include "draws.h"
 #include "ranks.cu"
 template <typename Work> void each_thread(Work work) {
     gridDim.x = 2;
