@@ -40,6 +40,15 @@ struct SkipsShortTiles : NoSkips {
         return has_no_rows;
     }
 
+  protected:
+    // That a row of the warpgroup sees.
+    template <typename Consumer>
+    static __device__ int last_key_of(const Consumer& consumer, const Task& task,
+                                      const HeadPlace& place) {
+        const int first_row = task.first_row + 64 * consumer.thread.warpgroup;
+        return place.keys_of(first_row, first_row + 63).last;
+    }
+
   private:
     template <typename Consumer>
     static __device__ void pass_tile(Consumer& consumer, const Task& task) {
@@ -56,9 +65,8 @@ struct SkipsShortTiles : NoSkips {
 struct SkipsHiddenKeys : SkipsShortTiles {
     template <typename Consumer>
     static __device__ int last_block(Consumer& consumer, const Task& task, const HeadPlace& place) {
+        const int last_key = last_key_of(consumer, task, place);
         int last = task.end - 1;
-        const int first_row = task.first_row + 64 * consumer.thread.warpgroup;
-        const int last_key = place.keys_of(first_row, first_row + 63).last;
 #pragma unroll 1
         for (; last > task.begin && last * mod::kKeyStep > last_key; --last) {
             pass_keys(consumer);
@@ -72,9 +80,8 @@ struct SkipsHiddenKeys : SkipsShortTiles {
 struct SkipsHiddenTiles : SkipsShortTiles {
     template <typename Consumer>
     static __device__ int last_block(Consumer& consumer, const Task& task, const HeadPlace& place) {
+        const int last_key = last_key_of(consumer, task, place);
         int last = task.end - 1;
-        const int first_row = task.first_row + 64 * consumer.thread.warpgroup;
-        const int last_key = place.keys_of(first_row, first_row + 63).last;
 #pragma unroll 1
         for (; last > task.begin; --last) {
             consumer.wait_for_key();
