@@ -353,6 +353,26 @@ TEST_CASE("what spills in every form keeps the least, and is generic where it is
     }
 }
 
+TEST_CASE("a forward that spills little in every form is Hopper's all the same") {
+    for (const int head_dim : {64, 128, 192}) {
+        CAPTURE(head_dim);
+        const auto outcome = test::compile_case(
+            {.mod = "none",
+             .text = "buffer s: f32[H]\nbuffer c: f32[B, KV_LEN]\n"
+                     "score_mod = score - abs(s[h]) * abs(q_idx - kv_idx) + c[b, kv_idx]\n"
+                     "mask_mod = q_idx >= kv_idx\n",
+             .kind = plan::KernelKind::forward,
+             .forward_kernel = ForwardKernel::automatic,
+             .head_dim = head_dim,
+             .head_dim_v = head_dim});
+        REQUIRE_MESSAGE(outcome.has_value(),
+                        (outcome ? std::string() : outcome.error().message.substr(0, 4000)));
+        CHECK(outcome->kernel.config.family == "sm90");
+        CHECK(outcome->kernel.config.specialized->schedule.overlaps);
+        CHECK(outcome->kernel.info.spill_bytes <= 8);
+    }
+}
+
 TEST_CASE("gradients go where the score says, for every architecture") {
     for (const char* arch : {"sm_80", "sm_90a"}) {
         CAPTURE(arch);

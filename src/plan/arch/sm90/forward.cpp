@@ -362,15 +362,17 @@ KernelConfig configured(const KernelRequest& request, const ForwardSchedule& sch
     // Reads element by element take far longer than these. Beside aligned tables, what a tile of
     // queries needs before and after its keys is spilled first.
     constexpr int kSpillsOfShifts = 64, kSpillsOfTables = 16;
-    // Words outside of the loop cost less than a warpgroup does.
-    constexpr int kSpillsOfCopies = 8;
+    // Words outside of the loop, or of the warp that finds the order of keys, cost less than a
+    // warpgroup does.
+    constexpr int kSpillsOutside = 8;
     const bool may_spill_little = reads == Reads::from_aligned_tables ||
                                   (reads == Reads::from_tables && computes_much(request));
     config.tolerated_spills = request.is_long               ? kSpillsOfLong
                               : reads == Reads::with_shifts ? kSpillsOfShifts
                               : may_spill_little            ? kSpillsOfTables
-                              : sizes.kind_copies != 0      ? kSpillsOfCopies
-                                                            : 0;
+                              : sizes.kind_copies != 0 || starts_at_highest(request, reads)
+                                  ? kSpillsOutside
+                                  : 0;
     config.reason = "wgmma, " + std::to_string(schedule.consumers) + " warpgroups of 64 rows, " +
                     (schedule.overlaps ? "products under the softmax" : "products in order");
     if (request.key_kinds != 0) config.reason += of_kinds(request, sizes);
@@ -471,17 +473,21 @@ bool needs_fewer_registers(const ForwardSchedule& shape, const ForwardSchedule& 
            shape.overlaps != than.overlaps;
 }
 
-// The best, one that is a step smaller, and the smallest: each costs a compile. Where shifted reads
-// or keys are copied, kinds of keys multiplied, or tables kept on chip, the best two of these come
-// before. TMA brings no keys from pages, where all three copy them.
+// The best, one that is a step smaller, the best with fewer warpgroups, which have more registers,
+// and the smallest: each costs a compile. Where shifted reads or keys are copied, kinds of keys
+// multiplied, or tables kept on chip, the best two of these come before. TMA brings no keys from
+// pages, where all of them copy these.
 std::vector<Choice> choices_for(const KernelRequest& request) {
     std::vector<Choice> choices;
     std::size_t most = 3;
     const auto take = [&](const ForwardSchedule& shape, Reads reads) {
         const bool follows = !choices.empty() && choices.back().reads == reads;
         if (follows && !needs_fewer_registers(shape, choices.back().shape)) return;
+        const bool has_fewer_warpgroups =
+            follows && shape.consumers < choices.back().shape.consumers;
         if (choices.size() == most) choices.pop_back();
         choices.push_back({shape, reads});
+        most += has_fewer_warpgroups;
     };
     // The best two of those that copy or keep what is read.
     const auto take_two = [&](Reads reads, auto suits_reads) {
@@ -588,6 +594,11 @@ std::vector<KernelConfig> forward_candidates(const KernelRequest& asked) {
     }
     for (std::size_t at = 0; at + 1 < candidates.size(); ++at)
         pass_over_step(candidates[at], candidates[at + 1]);
+    // The generic kernel, which follows, has half the speed; so few words cost less.
+    constexpr int kSpillsOfLast = 64;
+    if (!candidates.empty())
+        candidates.back().tolerated_spills =
+            std::max(candidates.back().tolerated_spills, kSpillsOfLast);
     return candidates;
 }
 
