@@ -104,6 +104,7 @@ Answer attention_oracle(const ir::Program& program, const Problem& p) {
                     element.visible = element.score != kMinusInfinity;
                     if (!element.visible) continue;
                     highest = std::max(highest, element.score);
+                    answer.margin = std::min(answer.margin, tape.margin);
                     element.d_score = tape.d_score;
                     const TapeResult rounded =
                         differentiate(program, environment, Rounding::values);

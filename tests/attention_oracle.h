@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <string>
 #include <vector>
@@ -37,6 +38,8 @@ struct Answer {
     // slopes by kF32Rounding: large where terms cancel.
     std::vector<double> dq_absolute, dk_absolute;
     std::map<std::string, std::vector<double>> d_buffers_absolute;
+    // The tape's margin: where it is below what f32 can say, slopes on either side are right.
+    double margin = std::numeric_limits<double>::infinity();
 };
 
 Answer attention_oracle(const ir::Program& program, const Problem& problem);

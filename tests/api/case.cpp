@@ -124,8 +124,13 @@ std::string build_offline(const ir::Program& program, const CompileOptions& give
     return built ? "" : built.error().message;
 }
 
-std::string compare_with_definition(const Kernel& kernel, const ir::Program& program,
-                                    const Case& one, Device device, std::uint32_t seed) {
+struct Comparison {
+    std::string problems;
+    bool is_near_kink = false; // some slope is another one where f32 rounds the score
+};
+
+Comparison compare_one_draw(const Kernel& kernel, const ir::Program& program, const Case& one,
+                            Device device, std::uint32_t seed) {
     const int head_dim_v = value_dim(one);
     std::mt19937 random(seed);
     std::normal_distribution<double> normal;
@@ -275,13 +280,13 @@ std::string compare_with_definition(const Kernel& kernel, const ir::Program& pro
              one.global_heads == 0 ? std::nullopt : std::optional(one.global_kv_heads),
          .forward = &forward,
          .backward = &backward});
-    if (!plan) return plan.error().message;
+    if (!plan) return {plan.error().message};
     auto memory = DeviceMemory::allocate(device, std::max<std::size_t>(plan->workspace_bytes(), 1));
-    if (!memory) return memory.error().message;
+    if (!memory) return {memory.error().message};
     (void)memory->fill(0xff);
     const Workspace workspace{memory->data(), plan->workspace_bytes()};
     if (auto done = kernel.forward(*plan, forward, buffers, workspace); !done)
-        return done.error().message;
+        return {done.error().message};
     std::vector<std::vector<std::byte>> before;
     for (int run = 0; run < one.runs; ++run) {
         std::vector<std::vector<std::byte>> last;
@@ -291,13 +296,13 @@ std::string compare_with_definition(const Kernel& kernel, const ir::Program& pro
             for (Tensor& result : gradient_tensors)
                 last.push_back(result.take());
             if (run > 1 && last != before)
-                return formatted("run {} gave other bytes than the one before\n", run - 1);
+                return {formatted("run {} gave other bytes than the one before\n", run - 1)};
             before = std::move(last);
         }
         (void)memory->fill(0xff);
         if (auto done = kernel.backward(*plan, backward, buffers, gradients, workspace); !done)
-            return done.error().message;
-        if (auto done = synchronize(device); !done) return done.error().message;
+            return {done.error().message};
+        if (auto done = synchronize(device); !done) return {done.error().message};
     }
 
     const Answer want = attention_oracle(program, p);
@@ -315,7 +320,19 @@ std::string compare_with_definition(const Kernel& kernel, const ir::Program& pro
                     want.d_buffers.at(std::string(gradients[i].name)), allowed.gradient,
                     allowed.zero, want.d_buffers_absolute.at(std::string(gradients[i].name)));
     }
-    return problems;
+    return {problems, want.margin < kF32Rounding};
+}
+
+// With other data where these are near a kink: either slope is right there.
+std::string compare_with_definition(const Kernel& kernel, const ir::Program& program,
+                                    const Case& one, Device device, std::uint32_t seed) {
+    constexpr std::uint32_t kDraws = 4;
+    Comparison last;
+    for (std::uint32_t draw = 0; draw < kDraws; ++draw) {
+        last = compare_one_draw(kernel, program, one, device, seed + draw);
+        if (last.problems.empty() || !last.is_near_kink) break;
+    }
+    return last.problems;
 }
 
 } // namespace
