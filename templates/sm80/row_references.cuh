@@ -18,10 +18,16 @@
 
 namespace sm80 {
 
-// One warp's 16 queries of one head, 8 keys at a time, read from memory as they are: this is for
-// few rows.
+// 16 queries of one head by all warps of a block, each 8 keys at a time, read from memory as they
+// are: this is for few rows.
 class LargeRows {
   public:
+    static constexpr int kRows = 16, kWarps = kReferenceRows / 32;
+    // What each warp's keys give for each row.
+    struct Parts {
+        float maximum[kWarps][kRows], sum[kWarps][kRows];
+    };
+
     __device__ LargeRows(const AttentionArguments& attention, const mod::Arguments& arguments,
                          int head, int first_row)
         : attention_(attention), arguments_(arguments), place_(attention, arguments, head),
@@ -36,23 +42,41 @@ class LargeRows {
         }
     }
 
-    // visit(row, reference, lse_log2), in one lane for each row.
-    template <typename Visit> __device__ void find(Visit visit) {
+    // visit(row, reference, lse_log2), in one thread for each row.
+    template <typename Visit> __device__ void find(Parts& parts, Visit visit) {
+        const int warp = static_cast<int>(threadIdx.x) / 32;
         const Positions seen =
-            place_.keys_of(first_row_, min(first_row_ + 15, length_.queries() - 1));
+            place_.keys_of(first_row_, min(first_row_ + kRows - 1, length_.queries() - 1));
         const int last = min(seen.last, length_.keys() - 1);
+        const bool has_words = has_whole_words();
 #pragma unroll 1
-        for (int first = max(seen.first, 0) / 8 * 8; first <= last; first += 8) {
-            float products[4];
-            multiply_keys(products, first);
+        for (int first = max(seen.first, 0) / 8 * 8 + 8 * warp; first <= last;
+             first += 8 * kWarps) {
+            float products[4] = {0, 0, 0, 0};
+            if (has_words)
+                multiply_keys<true>(products, first);
+            else
+                multiply_keys<false>(products, first);
             add_keys(products, first);
         }
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             const float maximum = quad_max(maximum_[r]);
             const float sum = quad_sum(relative(maximum_[r], maximum) * sum_[r]);
-            if (lane_index() % 4 == 0) report(row(r), maximum, log2_fast(sum), visit);
+            parts.maximum[warp][lane_index() / 4 + 8 * r] = maximum;
+            parts.sum[warp][lane_index() / 4 + 8 * r] = sum;
         }
+        __syncthreads();
+        const int row = static_cast<int>(threadIdx.x);
+        if (row < kRows) {
+            float maximum = negative_infinity(), sum = 0;
+            for (int w = 0; w < kWarps; ++w)
+                maximum = fmaxf(maximum, parts.maximum[w][row]);
+            for (int w = 0; w < kWarps; ++w)
+                sum += relative(parts.maximum[w][row], maximum) * parts.sum[w][row];
+            report(first_row_ + row, maximum, log2_fast(sum), visit);
+        }
+        __syncthreads(); // before other rows have their parts there
     }
 
   private:
@@ -77,11 +101,18 @@ class LargeRows {
     static __device__ unsigned bits(const flexc_bf16* x) {
         return *reinterpret_cast<const unsigned short*>(x);
     }
+    // Whether no row ends, or lies, within a word of 32 bits.
+    __device__ bool has_whole_words() const {
+        return sizeof(mod::Element) == 4 ||
+               (mod::kHeadDim % 2 == 0 && queries_.aligned_to(4) && keys_.aligned_to(4));
+    }
     // 32 bits of a row from a column on; zeros past the end.
-    template <typename E>
+    template <bool kHasWholeWords, typename E>
     static __device__ unsigned word(const Plane<E>& plane, int row, int column) {
-        if constexpr (sizeof(E) == 4) {
-            return column < mod::kHeadDim ? __float_as_uint(*plane.at(row, column)) : 0;
+        if constexpr (kHasWholeWords || sizeof(E) == 4) {
+            return column < mod::kHeadDim
+                       ? *reinterpret_cast<const unsigned*>(plane.at(row, column))
+                       : 0;
         } else {
             const unsigned low = column < mod::kHeadDim ? bits(plane.at(row, column)) : 0;
             const unsigned high = column + 1 < mod::kHeadDim ? bits(plane.at(row, column + 1)) : 0;
@@ -89,23 +120,25 @@ class LargeRows {
         }
     }
 
+    template <bool kHasWholeWords>
     __device__ void multiply_keys(float (&products)[4], int first_key) const {
         constexpr int kWord = 4 / static_cast<int>(sizeof(mod::Element)); // columns
         constexpr int kStep = kStepK<mod::Element>;
         const int key = min(first_key + lane_index() / 4, length_.keys() - 1);
-        products[0] = products[1] = products[2] = products[3] = 0;
-#pragma unroll 1
+        constexpr int kAtOnce = kHasWholeWords ? 4 : 1; // steps whose loads wait together
+#pragma unroll kAtOnce
         for (int step = 0; step < mod::kHeadDim; step += kStep) {
             const int column = step + lane_index() % 4 * kWord;
             unsigned words[4];
 #pragma unroll
             for (int i = 0; i < 4; ++i)
-                words[i] = word(queries_, min(row(i % 2), length_.queries() - 1),
-                                column + i / 2 * (kStep / 2));
+                words[i] = word<kHasWholeWords>(queries_, min(row(i % 2), length_.queries() - 1),
+                                                column + i / 2 * (kStep / 2));
             OperandA<mod::Element> a;
             OperandB<mod::Element> b;
             operand_from(a, words);
-            operand_from(b, word(keys_, key, column), word(keys_, key, column + kStep / 2));
+            operand_from(b, word<kHasWholeWords>(keys_, key, column),
+                         word<kHasWholeWords>(keys_, key, column + kStep / 2));
             multiply(products, a, b);
         }
     }
@@ -173,14 +206,20 @@ extern "C" __global__ void __launch_bounds__(kReferenceRows)
         lse = *sm80::query_plane<float>(attention.lse, length, h).at(row, 0);
     const bool tile_has_large = __syncthreads_or(is_large_lse(lse));
     store(row, 0, row_lse_log2(lse == negative_infinity() ? -lse : lse * kLog2E, tile_has_large));
-    const unsigned large = __ballot_sync(0xffffffffu, is_large_lse(lse));
-    if (large == 0) return;
-    const int first_of_warp = first_row + static_cast<int>(threadIdx.x) / 32 * 32;
+    if (!tile_has_large) return;
+    __shared__ unsigned large_of_warps[sm80::LargeRows::kWarps];
+    __shared__ sm80::LargeRows::Parts parts;
+    const unsigned large_of_warp = __ballot_sync(0xffffffffu, is_large_lse(lse));
+    if (threadIdx.x % 32 == 0) large_of_warps[threadIdx.x / 32] = large_of_warp;
+    __syncthreads();
 #pragma unroll 1
-    for (int half = 0; half < 32; half += 16)
-        sm80::LargeRows(attention, arguments, block.head, first_of_warp + half)
-            .find([&](int found, float reference, float lse_log2) {
-                if (large >> (found - first_of_warp) & 1)
+    for (int first = 0; first < kReferenceRows; first += sm80::LargeRows::kRows) {
+        const unsigned large = large_of_warps[first / 32] >> first % 32;
+        if ((large & 0xffff) == 0) continue;
+        sm80::LargeRows(attention, arguments, block.head, first_row + first)
+            .find(parts, [&](int found, float reference, float lse_log2) {
+                if (large >> (found - first_row - first) & 1)
                     store(found, reference, row_lse_log2(lse_log2, true));
             });
+    }
 }
