@@ -39,20 +39,27 @@ struct ForwardStep {
         for (int i = 0; i < kTiles; ++i)
             scales.apply_to_scores(scores[i], tile(i).from, step);
         find_rows();
+        weigh(scores, rows, [&](int i) { return tile(i).first_kv; }, sees_all);
 #pragma unroll
         for (int i = 0; i < kTiles; ++i) {
-            const int first_kv = tile(i).first_kv, last_kv = first_kv + mod::kKeyTile - 1;
+            scales.apply_to_weights(scores[i], output, tile(i).from, step);
+            mma_pv(output, scores[i], tile(i).from.values(step));
+        }
+    }
+
+    // Products become weights, which output and sums so far follow. first_of(tile): its first key.
+    template <int kTiles, typename OwnRows, typename FirstOf, typename SeesAll>
+    __device__ void weigh(Scores (&scores)[kTiles], const OwnRows& rows, FirstOf first_of,
+                          SeesAll sees_all) const {
+#pragma unroll
+        for (int i = 0; i < kTiles; ++i) {
+            const int first_kv = first_of(i), last_kv = first_kv + mod::kKeyTile - 1;
             if (scale_early)
                 apply_score_mod(scores[i], around.attention.scale, around, rows, first_kv);
             if (last_kv >= around.length.keys() || !sees_all(i, first_kv, last_kv))
                 hide_scores(scores[i], around, rows, first_kv);
         }
         softmax.update(scores, output);
-#pragma unroll
-        for (int i = 0; i < kTiles; ++i) {
-            scales.apply_to_weights(scores[i], output, tile(i).from, step);
-            mma_pv(output, scores[i], tile(i).from.values(step));
-        }
     }
 };
 
