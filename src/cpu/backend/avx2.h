@@ -13,7 +13,23 @@
 
 namespace flexc::cpu::avx2 {
 
+using Vector = __m256;
 inline constexpr std::int64_t kLanes = 8;
+
+FLEXC_AVX2_INLINE Vector zero() { return _mm256_setzero_ps(); }
+FLEXC_AVX2_INLINE Vector splat(float x) { return _mm256_set1_ps(x); }
+FLEXC_AVX2_INLINE Vector load(const float* from) { return _mm256_loadu_ps(from); }
+FLEXC_AVX2_INLINE void store(float* to, Vector x) { _mm256_storeu_ps(to, x); }
+FLEXC_AVX2_INLINE Vector product(Vector x, Vector y) { return _mm256_mul_ps(x, y); }
+FLEXC_AVX2_INLINE Vector fused(Vector x, Vector y, Vector z) { return _mm256_fmadd_ps(x, y, z); }
+
+// The sum of each of eight vectors.
+FLEXC_AVX2_INLINE Vector sums_of(const Vector (&x)[kLanes]) {
+    const Vector low = _mm256_hadd_ps(_mm256_hadd_ps(x[0], x[1]), _mm256_hadd_ps(x[2], x[3]));
+    const Vector high = _mm256_hadd_ps(_mm256_hadd_ps(x[4], x[5]), _mm256_hadd_ps(x[6], x[7]));
+    return _mm256_add_ps(_mm256_permute2f128_ps(low, high, 0x20),
+                         _mm256_permute2f128_ps(low, high, 0x31));
+}
 
 // Eight elements of a type as floats.
 struct LoadF32 {

@@ -32,4 +32,14 @@ void multiply_by_keys(DType dtype, int rows, int dim, const float* left, const M
 void add_weighted_values(DType dtype, int rows, int dim, const float* weights, std::int64_t stride,
                          const MemoryRows& values, float* out);
 
+// The same by vectors of one instruction set.
+namespace avx2 {
+decltype(cpu::multiply_by_keys) multiply_by_keys;
+decltype(cpu::add_weighted_values) add_weighted_values;
+} // namespace avx2
+namespace avx512 {
+decltype(cpu::multiply_by_keys) multiply_by_keys;
+decltype(cpu::add_weighted_values) add_weighted_values;
+} // namespace avx512
+
 } // namespace flexc::cpu
