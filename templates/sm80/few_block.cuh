@@ -103,7 +103,7 @@ __device__ inline void store_rows(const FewBlock& block, int results, RowOf row_
     }
 }
 
-// Rows that a tile of rows may have, of so many.
+// So many rows in tiles of 16, those of one block.
 __device__ inline int few_row_tiles(int rows) {
     return min((rows + mod::kQueryTile - 1) / mod::kQueryTile, kMostTiles);
 }

@@ -5,6 +5,7 @@
 #include <array>
 #include <limits>
 #include <span>
+#include <tuple>
 
 #include "plan/arch/sm80/sm80.h"
 #include "plan/plan.h"
@@ -365,6 +366,35 @@ TEST_CASE("tiles of a block mask have 128 rows, unless a schedule asks for more"
             schedules, [](const ForwardSchedule& schedule) { return schedule.consumers == 3; });
         CHECK(has_wider == (head_dim <= 96));
     }
+}
+
+TEST_CASE("few queries by a warpgroup leave room for three blocks, and other kernels have none") {
+    constexpr int kMultiprocessorBytes = 228 * 1024, kReserved = 1024, kStatic = 128;
+    for (const int head_dim : {64, 128})
+        for (const DType dtype : {DType::f16, DType::bf16}) {
+            CAPTURE(head_dim);
+            const KernelRequest request = forward(90, dtype, head_dim, head_dim, true);
+            const KernelConfig config = plan::sm80::few_queries_kernel(request);
+            CHECK(plan::sm80::is_of_warpgroups(config));
+            CHECK(3 * (config.shared_bytes + kStatic + kReserved) <= kMultiprocessorBytes);
+
+            KernelRequest other = request;
+            other.has_block_mask = true;
+            CHECK(!plan::sm80::is_of_warpgroups(plan::sm80::few_queries_kernel(other)));
+            other = request;
+            other.kv_dtype = DType::e4m3;
+            CHECK(!plan::sm80::is_of_warpgroups(plan::sm80::few_queries_kernel(other)));
+            other = request;
+            other.has_own_instructions = false;
+            CHECK(!plan::sm80::is_of_warpgroups(plan::sm80::few_queries_kernel(other)));
+        }
+    for (const auto& [arch, dtype, head_dim] : {std::tuple{80, DType::bf16, 128},
+                                                {100, DType::bf16, 128},
+                                                {90, DType::f32, 128},
+                                                {90, DType::bf16, 96},
+                                                {90, DType::bf16, 192}})
+        CHECK(!plan::sm80::is_of_warpgroups(
+            plan::sm80::few_queries_kernel(forward(arch, dtype, head_dim, head_dim, true))));
 }
 
 TEST_CASE("a generic kernel that spilled gives way to one with fewer accumulators, at most twice") {

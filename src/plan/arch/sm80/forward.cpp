@@ -1,6 +1,8 @@
 // Tiles of the forward kernel.
 #include "plan/arch/sm80/sm80.h"
 
+#include "sm90/few_layout.h"
+
 #include <algorithm>
 #include <array>
 #include <span>
@@ -29,6 +31,7 @@ constexpr std::array kFloatShapes = {
     Shape{128, 32, 4}, Shape{64, 32, 4}, Shape{64, 16, 4}, Shape{32, 16, 2}, Shape{16, 16, 1},
 };
 constexpr int kStages = 2;
+constexpr std::string_view kFewByWarpgroups = "forward_few_sm90.cu";
 int shared_bytes(const KernelRequest& request, const Shape& shape) {
     return ::sm80::forward_layout(sizes(request, shape.query_tile, shape.key_tile, kStages)).bytes;
 }
@@ -117,6 +120,19 @@ std::vector<KernelConfig> forward_candidates(const KernelRequest& request, bool 
     return candidates;
 }
 
+namespace {
+
+::sm90::FewSizes warpgroup_sizes(const KernelRequest& request, int key_tile) {
+    return {key_tile, request.head_dim, request.head_dim_v,
+            static_cast<int>(size_of(request.dtype))};
+}
+
+} // namespace
+
+bool is_of_warpgroups(const KernelConfig& config) {
+    return config.template_path == kFewByWarpgroups;
+}
+
 KernelConfig few_queries_kernel(const KernelRequest& request) {
     // A tile is large where that costs one warp at most.
     constexpr Shape kWide{16, 32, 1}, kNarrow{16, 16, 1};
@@ -127,12 +143,21 @@ KernelConfig few_queries_kernel(const KernelRequest& request) {
     const bool is_wide = ::sm80::few_warps(sizes_of(kWide)) >= kWideWarps;
     const Shape& shape = is_wide ? kWide : kNarrow;
     KernelConfig config = configured(request, shape);
-    config.template_path = "forward_few.cu";
     config.entry = "flexc_forward_few";
-    config.shared_bytes =
-        ::sm80::few_bytes(sizes_of(shape), ::sm80::most_few_tiles(sizes_of(shape)));
     config.has_few_queries = true;
     config.reason = "few queries: heads that share keys in one tile, keys in parts";
+    const ::sm90::FewSizes of_warpgroup = warpgroup_sizes(request, shape.key_tile);
+    if (request.arch == 90 && request.has_own_instructions && of_warpgroup.suits() &&
+        !request.kv_dtype && !request.has_block_mask) {
+        config.template_path = kFewByWarpgroups;
+        config.shared_bytes =
+            std::max(::sm80::few_bytes(sizes_of(shape), 1), ::sm90::few_layout(of_warpgroup).bytes);
+        config.reason += "; more than 16 rows by a warpgroup";
+    } else {
+        config.template_path = "forward_few.cu";
+        config.shared_bytes =
+            ::sm80::few_bytes(sizes_of(shape), ::sm80::most_few_tiles(sizes_of(shape)));
+    }
     return config;
 }
 

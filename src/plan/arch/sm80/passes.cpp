@@ -120,8 +120,9 @@ void add_few_queries(const Program& program, PassPlan& pass) {
     Launch few = launch(kernel, pass.kernels[kernel], parts(1, {tiles_of(Of::few_rows, rows)}));
     few.threads_y = ::sm80::few_warps(sizes);
     const int of_tile = ::sm80::few_bytes(sizes, 1) - ::sm80::few_bytes(sizes, 0);
-    few.used_shared_bytes = {
-        {{::sm80::few_bytes(sizes, 0)}, {of_tile, {tiles_of(Of::few_rows, sizes.query_tile)}}}};
+    if (!is_of_warpgroups(pass.kernels[kernel]))
+        few.used_shared_bytes = {
+            {{::sm80::few_bytes(sizes, 0)}, {of_tile, {tiles_of(Of::few_rows, sizes.query_tile)}}}};
     few.starts_early =
         request.arch >= 90 && pass.kernels[kernel].has_block_mask; // before it is built
     few.writes = {Region::partial_results};

@@ -24,6 +24,7 @@ int blocks_at_once(const KernelRequest& request, int registers, int warps, int s
 std::vector<KernelConfig> forward_candidates(const KernelRequest& request, bool is_last_resort);
 // Of requests with few queries.
 KernelConfig few_queries_kernel(const KernelRequest& request);
+bool is_of_warpgroups(const KernelConfig& config); // such a kernel, where blocks have many rows
 // Of its blocks; each has tiles of its own.
 ::sm80::TileSizes few_queries_sizes(const KernelConfig& config, const KernelRequest& request);
 // Puts that kernel before the launch of a forward of requests, which leaves those to it.
