@@ -32,7 +32,8 @@ struct MaskTiles {
 };
 
 // Exact: a tile is full where all of its elements inside the lengths are visible. Buffers are host
-// tensors; those that the mask does not read may be absent.
+// tensors; those that the mask does not read may be absent. CompileOptions::limits bounds what it
+// takes, and CompileOptions::cancel ends it.
 Result<MaskMap> mask_map(std::string_view text, const CompileOptions& options, const Sizes& sizes,
                          std::span<const NamedTensor> buffers = {}, const MaskTiles& tile = {},
                          const PlanOptions& plan = {});

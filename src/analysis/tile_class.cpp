@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <type_traits>
+#include <utility>
 
 namespace flexc::analysis {
 
@@ -128,10 +129,10 @@ bool uses_real_arithmetic(const ir::Graph& graph, NodeId mask) {
 
 TileClassifier::TileClassifier(const ir::Program& program, NodeId mask,
                                const ir::Environment& environment, TiledAxis queries,
-                               TiledAxis keys)
+                               TiledAxis keys, support::Watch watch)
     : program_(program), mask_(mask), environment_(environment),
-      positions_(positions_of(program.graph)), values_(program.graph.size()),
-      facts_(program.graph.size()) {
+      positions_(positions_of(program.graph)), watch_(std::move(watch)),
+      values_(program.graph.size()), facts_(program.graph.size()) {
     queries_.axis = queries;
     keys_.axis = keys;
     find_nodes();
@@ -140,6 +141,12 @@ TileClassifier::TileClassifier(const ir::Program& program, NodeId mask,
         facts_[id] = fact_of(program_.graph[id].type, values_[id]);
     fill(queries_, Dependence::q);
     fill(keys_, Dependence::kv);
+}
+
+// To be asked before each evaluation: looks at the clock now and then.
+bool TileClassifier::is_over() const {
+    constexpr std::uint32_t kEvaluations = 1024;
+    return watch_.was_ended() || (++evaluations_ % kEvaluations == 0 && watch_.is_over());
 }
 
 // The nodes that a side hands on are those of it alone that are the mask, or that an operator of
@@ -171,7 +178,7 @@ void TileClassifier::fill(Side& side, Dependence::Bit variable) {
         if (positions_[id] == variable) order.push_back(id);
     ir::Environment at = environment_;
     std::vector<ir::Value<double>> values = values_;
-    for (std::int64_t position = 0; position < side.axis.length; ++position) {
+    for (std::int64_t position = 0; position < side.axis.length && !is_over(); ++position) {
         (variable == Dependence::q ? at.q_idx : at.kv_idx) = position + side.axis.offset;
         ir::evaluate_nodes(program_, order, at, values);
         const bool is_first = position % side.axis.tile == 0;
@@ -224,6 +231,7 @@ TileClass TileClassifier::look(std::int64_t query_tile, std::int64_t key_tile) c
     for (std::int64_t q = queries_.axis.begin(query_tile); q < queries_.axis.end(query_tile); ++q) {
         put(queries_, q);
         for (std::int64_t kv = keys_.axis.begin(key_tile); kv < keys_.axis.end(key_tile); ++kv) {
+            if (is_over()) return TileClass::partial;
             put(keys_, kv);
             ir::evaluate_nodes(program_, elements_, environment_, values_);
             (values_[mask_].boolean ? visible : hidden) = true;
@@ -234,6 +242,7 @@ TileClass TileClassifier::look(std::int64_t query_tile, std::int64_t key_tile) c
 }
 
 TileClass TileClassifier::classify(std::int64_t query_tile, std::int64_t key_tile) const {
+    if (watch_.was_ended()) return TileClass::partial; // a side may lack its last tiles
     const auto tested = test(query_tile, key_tile);
     return tested ? *tested : look(query_tile, key_tile);
 }

@@ -15,6 +15,7 @@
 #include "analysis/dependence.h"
 #include "common/interval.h"
 #include "ir/interp.h"
+#include "support/watch.h"
 
 namespace flexc::analysis {
 
@@ -51,9 +52,10 @@ bool has_tile_interval(ir::Op op);
 // The tiles of one (b, h).
 class TileClassifier {
   public:
-    // The environment names b, h, h_kv, sizes, params and buffers. The program must stay.
+    // The environment names b, h, h_kv, sizes, params and buffers. The program must stay. Once the
+    // watch is over, answers come soon and mean nothing.
     TileClassifier(const ir::Program& program, ir::NodeId mask, const ir::Environment& environment,
-                   TiledAxis queries, TiledAxis keys);
+                   TiledAxis queries, TiledAxis keys, support::Watch watch = {});
 
     TileClass classify(std::int64_t query_tile, std::int64_t key_tile) const;
     // By intervals alone; nothing where they do not tell.
@@ -72,6 +74,7 @@ class TileClassifier {
     void fill(Side& side, Dependence::Bit variable);
     TileClass look(std::int64_t query_tile, std::int64_t key_tile) const;
     void put(const Side& side, std::int64_t position) const;
+    bool is_over() const;
 
     const ir::Program& program_;
     ir::NodeId mask_;
@@ -79,6 +82,8 @@ class TileClassifier {
     std::vector<std::uint8_t> positions_;      // that each node uses: bits of Dependence
     std::vector<ir::NodeId> fixed_, elements_; // in order: without q and kv; with both
     Side queries_, keys_;
+    support::Watch watch_;
+    mutable std::uint32_t evaluations_ = 0;
     // One entry per node, so that nothing is allocated for a tile.
     mutable std::vector<ir::Value<double>> values_;
     mutable std::vector<interval::Fact> facts_;

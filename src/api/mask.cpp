@@ -8,6 +8,7 @@
 #include "runtime/buffers.h"
 #include "runtime/mask_values.h"
 #include "support/text.h"
+#include "support/watch.h"
 
 namespace flexc {
 
@@ -47,6 +48,18 @@ Result<void> check_reads(const passes::Mod& mod, std::span<const TensorView> vie
     return {};
 }
 
+// An error where the watch is over.
+Result<void> check(const support::Watch& watch, const CompileOptions& options) {
+    if (!watch.is_over() && !watch.was_ended()) return {};
+    if (options.cancel.is_cancelled())
+        return Error{ErrorCode::cancelled, "the mask map was cancelled"};
+    return Error{ErrorCode::limit,
+                 formatted("the mask map takes more than {:g} seconds, or than {} MiB: ask for "
+                           "shorter lengths or fewer heads, or raise the limit (CompileLimits, "
+                           "--max-seconds)",
+                           options.limits.seconds, options.limits.memory_bytes >> 20)};
+}
+
 } // namespace
 
 Result<MaskMap> mask_map(std::string_view text, const CompileOptions& given, const Sizes& sizes,
@@ -61,6 +74,7 @@ Result<MaskMap> mask_map(std::string_view text, const CompileOptions& given, con
         if (options->query_layout != Layout::dense || options->key_layout != Layout::dense)
             return Error{ErrorCode::unsupported,
                          "a mask map is of one dense batch: ask for each request's lengths"};
+        const support::Watch watch(options->limits, options->cancel, nullptr);
         options->backward = false;
         auto mod = api::lower_text(text, *options);
         if (!mod) return mod.error();
@@ -87,11 +101,13 @@ Result<MaskMap> mask_map(std::string_view text, const CompileOptions& given, con
         const runtime::MaskValues values(mod->program, plan->size_values, plan->param_words, views);
         for (std::int64_t b = 0; b < map.batches; ++b)
             for (std::int64_t h = 0; h < map.heads; ++h) {
-                const analysis::TileClassifier classifier(mod->program, mod->mask,
-                                                          values.of_head(b, h), queries, keys);
-                for (std::int64_t q = 0; q < map.query_tiles; ++q)
+                const analysis::TileClassifier classifier(
+                    mod->program, mod->mask, values.of_head(b, h), queries, keys, watch);
+                for (std::int64_t q = 0; q < map.query_tiles; ++q) {
                     for (std::int64_t kv = 0; kv < map.key_tiles; ++kv)
                         map.tiles += letter(classifier.classify(q, kv));
+                    if (auto checked = check(watch, *options); !checked) return checked.error();
+                }
             }
         return map;
     });

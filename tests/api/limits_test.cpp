@@ -32,6 +32,28 @@ TEST_CASE("sums whose ranges are made of sizes have as few terms as others") {
                     .has_value());
 }
 
+TEST_CASE("a mask map ends at its limits, and when it is cancelled") {
+    // No square leaves 2, which nothing but a look at every element tells.
+    const char* text = "mask_mod = (q_idx * kv_idx) * (q_idx * kv_idx) % 3 != 2";
+    const Sizes sizes{.q_len = 1 << 20, .kv_len = 1 << 20};
+    for (const MaskTiles& tiles : {MaskTiles{}, MaskTiles{1 << 20, 1 << 20}}) {
+        const auto late = mask_map(text, {.limits = {.seconds = 0.1}}, sizes, {}, tiles);
+        REQUIRE_FALSE(late.has_value());
+        CHECK(late.error().code == ErrorCode::limit);
+        const auto cancel = CancelToken::create();
+        cancel.cancel();
+        const auto cancelled = mask_map(text, {.cancel = cancel}, sizes, {}, tiles);
+        REQUIRE_FALSE(cancelled.has_value());
+        CHECK(cancelled.error().code == ErrorCode::cancelled);
+    }
+    // The values that positions alone give take memory.
+    const auto large = mask_map("mask_mod = q_idx * q_idx >= kv_idx * kv_idx",
+                                {.limits = {.memory_bytes = 1 << 20}},
+                                {.q_len = 1 << 22, .kv_len = 1 << 22}, {}, {1 << 22, 1 << 22});
+    REQUIRE_FALSE(large.has_value());
+    CHECK(large.error().code == ErrorCode::limit);
+}
+
 TEST_CASE("a derivative beyond the limit is an error with a place") {
     std::string text = "buffer t: f32[N] grad\nscore_mod {\n  s = score\n";
     for (int i = 0; i < 500; ++i)
