@@ -93,6 +93,24 @@ class Mask(CommandTest):
         self.assertEqual(found["full"], 25)
         self.assertIn("'t'", self.expect(1, "mask", program, "--q", 8, "--kv", 8, "--inputs", path, "--head-dim", 6))
 
+    def test_a_map_has_limits(self):
+        # No square leaves 2: nothing but a look at every element tells.
+        squares = ["mask", "-e", "score", "--mask", "(q_idx * kv_idx) * (q_idx * kv_idx) % 3 != 2"]
+        large = [*squares, "--q", 1_000_000, "--kv", 1_000_000]
+        for tile in "128,128", "1000000,1000000":
+            self.assertIn("--max-seconds", self.expect(1, *large, "--tile", tile, "--max-seconds", 0.2))
+        error = json.loads(self.expect(1, *large, "--max-seconds", 0.2, "--json"))["error"]
+        self.assertEqual(error["code"], "limit")
+        # Before there are tiles, all positions are looked at.
+        self.assertIn("--max-seconds", self.expect(1, "mask", "causal", "--q", 2**30 - 1, "--kv", 2**30 - 1, "--tile",
+                                                   "4000000,4000000", "--max-seconds", 0.2))
+        self.assertEqual(self.mask(*squares[1:], "--q", 9, "--kv", 9, "--max-seconds", 0)["full"], 1)
+        self.expect(2, *large, "--max-seconds", -1)
+
+    def test_a_picture_has_a_limit(self):
+        self.assertIn("--b", self.expect(1, "mask", "-e", "q_idx + b >= kv_idx", "--q", 256, "--kv", 256, "--b", 10_000,
+                                         "--png", self.folder / "many.png"))
+
     def test_what_is_missing_is_named(self):
         mod = self.write("doc.flex", DOCUMENTS)
         self.assertIn("doc", self.expect(1, "mask", mod, "--q", 8, "--kv", 8))

@@ -190,6 +190,29 @@ class Reports(CommandTest):
             self.assertIsNone(value["update_on_device_ms"])
             self.assertAlmostEqual(value["visible_fraction"], (2 * 30 + sum(range(11, 21))) / (12 * 30), places=6)
 
+    def test_bench_has_limits(self):
+        on_cpu = ["--dtype", "f32", "--device", "cpu"]
+        for requests in "1000000000x1@1", "1048575x1@1,1x1@1":
+            self.assertIn("2^20 requests",
+                          self.expect(2, "bench", "causal", "--shape", "1,1,8", "--requests", requests))
+        for requests in "1000x1073741824@1", "2x1@536870912":
+            self.assertIn("2^30 rows", self.expect(2, "bench", "causal", "--shape", "1,1,8", "--requests", requests))
+        # 2^63 elements: of two bytes each, their number of bytes wraps to none.
+        for dtype in "f32", "i16":
+            table = ["-e", "score + t[0, 0, 0, 0, 0, 0, 0]", "--buffer", f"t: {dtype}[N, N, N, N, N, N, N]"]
+            self.assertIn("memory",
+                          self.expect(1, "bench", *table, "--dim", "N=512", "--shape", "1,1,1,8,8,8", *on_cpu))
+
+    @needs_cpu
+    def test_bench_gives_up(self):
+        long = ["bench", "causal", "--shape", "1,8,8,200000,200000,64", "--dtype", "f32", "--device", "cpu"]
+        self.assertIn("not done after 1 seconds: take a smaller --shape", self.expect(1, *long, "--max-seconds", 1))
+        error = json.loads(self.expect(1, *long, "--max-seconds", 1, "--json"))["error"]
+        self.assertEqual((error["code"], error["exit_code"]), ("limit", 1))
+        self.expect(2, *long, "--max-seconds", -1)
+        self.expect(0, "bench", "causal", "--shape", "1,1,1,8,8,8", "--dtype", "f32", "--device", "cpu",
+                    "--max-seconds", 0)
+
     def test_bench_times_what_launches_take_of_the_host(self):
         driver = os.environ.get("FLEXC_RECORDING_CUDA")
         if not driver:

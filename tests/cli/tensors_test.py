@@ -1,5 +1,6 @@
 """Bad tensor files: every error names the tensor and what was expected, and no output appears."""
 import json
+import math
 import struct
 import unittest
 
@@ -35,6 +36,24 @@ class BadTensors(CommandTest):
         message = self.refused(self.changed(slope=("F32", (2,), floats(2))), "'slope': not expected",
                                "did you mean 'slopes'?")
         self.assertIn("slopes", message)
+
+    def test_a_hole_larger_than_memory(self):
+        shapes = {"q": (1 << 16, 2, 1 << 20, 8), "k": (1 << 16, 1, 7, 8), "v": (1 << 16, 1, 7, 6), "slopes": (2,)}
+        header, end = {}, 0
+        for name, shape in shapes.items():
+            begin, end = end, end + 4 * math.prod(shape)
+            header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [begin, end]}
+        text = json.dumps(header).encode()
+        path = self.folder / "hole.safetensors"
+        with open(path, "wb") as file:
+            file.write(struct.pack("<Q", len(text)) + text)
+            try:
+                file.truncate(8 + len(text) + end)
+            except OSError:
+                self.skipTest("no file system for files of 4 TB")
+        self.assertIn("tensor 'q' takes 4194304 MiB",
+                      self.expect(1, "run", self.write("mod.flex", ALIBI), "--inputs", path, "--outputs", "out",
+                                  "--device", "cpu"))
 
     def test_many_extra(self):
         message = self.refused(self.changed(**{f"n{i}": ("F32", (1,), floats(1)) for i in range(2000)}),

@@ -5,6 +5,8 @@
 #include <numeric>
 
 #include "flexc/command.h"
+#include "flexc/host_memory.h"
+#include "support/amounts.h"
 #include "support/text.h"
 
 namespace flexc::cli {
@@ -86,9 +88,12 @@ AttentionCall::AttentionCall(Kernel kernel, ProblemShape shape, CallOptions opti
 DeviceTensor AttentionCall::make(std::string tensor_name, DType dtype,
                                  std::span<const std::int64_t> shape,
                                  std::span<const std::byte> bytes) const {
-    const auto elements = std::accumulate(shape.begin(), shape.end(), std::int64_t{1},
-                                          [](auto x, auto y) { return x * y; });
-    const auto size = static_cast<std::size_t>(elements) * size_of(dtype);
+    const auto elements =
+        std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, support::times<std::int64_t>);
+    const auto size = support::times(static_cast<std::size_t>(elements), size_of(dtype));
+    if (kernel_.device().kind == Device::Kind::cpu) {
+        require(check_host_memory(size, formatted("tensor '{}'", tensor_name)));
+    }
     DeviceTensor tensor;
     tensor.name = std::move(tensor_name);
     // An absent tensor is told by a null pointer, so that an empty one needs a byte.

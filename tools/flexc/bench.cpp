@@ -168,6 +168,7 @@ void run_ranks(const BenchOptions& options) {
 }
 
 void run(const BenchOptions& options) {
+    const auto limit = time_limit(options.bench, options.json);
     if (options.ranks.ranks != "one") {
         run_ranks(options);
         return;

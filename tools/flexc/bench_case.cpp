@@ -147,6 +147,13 @@ void add_bench_options(CommandLine command, BenchOption& option) {
     command.option("--fill", option.fills,
                    "NAME=SPEC: what a buffer holds: normal:STD, uniform:LO:HI, index:N, "
                    "segments:LEN, const:X");
+    add_time_option(command, option.max_seconds, "600");
+}
+
+TimeLimit time_limit(const BenchOption& option, bool as_json) {
+    constexpr double kUsualSeconds = 600;
+    return TimeLimit(parse_seconds(option.max_seconds.value_or(kUsualSeconds)), as_json,
+                     "take a smaller --shape or --requests, or raise --max-seconds");
 }
 
 void BenchCase::add_buffers(AttentionCall& call) const {

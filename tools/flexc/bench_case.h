@@ -8,6 +8,7 @@
 #include "flexc/attention_call.h"
 #include "flexc/command_line.h"
 #include "flexc/mod_option.h"
+#include "flexc/time_limit.h"
 
 namespace flexc::cli {
 
@@ -19,8 +20,11 @@ struct BenchOption {
     std::string strides = "bhsd";
     std::string requests; // empty: dense
     std::int64_t page_size = 0;
+    std::optional<double> max_seconds;
 };
 void add_bench_options(CommandLine command, BenchOption& option);
+// Of the whole command.
+TimeLimit time_limit(const BenchOption& option, bool as_json);
 
 struct BufferContents {
     BufferInfo info;

@@ -18,10 +18,22 @@ std::string dump(const nlohmann::json& value, int indent) {
 
 void print_json(const nlohmann::json& value) { print(stdout, "{}\n", dump(value, -1)); }
 void print_json_indented(const nlohmann::json& value) { print(stdout, "{}\n", dump(value, 2)); }
-void print_json_error(int exit_code, std::string_view code, std::string_view message) {
-    const nlohmann::json value{
-        {"error", {{"code", code}, {"message", message}, {"exit_code", exit_code}}}};
-    print(stderr, "{}\n", dump(value, -1));
+void print_error(const CommandError& error, bool as_json) {
+    std::string_view message = error.what();
+    while (message.ends_with('\n')) {
+        message.remove_suffix(1);
+    }
+    if (as_json) {
+        const nlohmann::json value{
+            {"error",
+             {{"code", error.code()}, {"message", message}, {"exit_code", error.exit_code()}}}};
+        print(stderr, "{}\n", dump(value, -1));
+        return;
+    }
+    // Messages about a program start with its place and say "error:" themselves.
+    const auto first_line = message.substr(0, message.find('\n'));
+    const bool has_place = first_line.find(": error: ") != std::string_view::npos;
+    print(stderr, "{}{}\n", has_place ? "" : "flexc: error: ", message);
 }
 
 namespace {

@@ -57,8 +57,8 @@ inline void require(const Result<void>& result) {
 // One line, so that the last line of the output is always the whole answer.
 void print_json(const nlohmann::json& value);
 void print_json_indented(const nlohmann::json& value);
-// {"error": {"code", "message", "exit_code"}}, on stderr.
-void print_json_error(int exit_code, std::string_view code, std::string_view message);
+// On stderr; as JSON {"error": {"code", "message", "exit_code"}}.
+void print_error(const CommandError& error, bool as_json);
 
 // The nearest of `candidates`, or "" when none is near.
 std::string nearest_name(std::string_view name, const std::vector<std::string>& candidates);

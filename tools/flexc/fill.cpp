@@ -11,7 +11,9 @@
 #include <random>
 
 #include "flexc/command.h"
+#include "flexc/host_memory.h"
 #include "flexc/mod_option.h"
+#include "support/amounts.h"
 #include "support/floats.h"
 #include "support/text.h"
 
@@ -157,12 +159,14 @@ FillSpec parse_fill(const std::string& text) {
 
 std::vector<std::byte> make_contents(const FillSpec& spec, DType dtype,
                                      std::span<const std::int64_t> shape, std::uint64_t seed) {
-    std::size_t elements = 1;
-    for (const auto extent : shape) {
-        elements *= static_cast<std::size_t>(extent);
-    }
     const auto width = size_of(dtype);
-    std::vector<std::byte> bytes(elements * width);
+    auto size = width;
+    for (const auto extent : shape) {
+        size = support::times(size, static_cast<std::size_t>(extent));
+    }
+    require(check_host_memory(size, formatted("a tensor of shape [{}]", joined(shape, ", "))));
+    const auto elements = size / width;
+    std::vector<std::byte> bytes(size);
     if (spec.kind == FillSpec::Kind::segments) {
         const auto row = shape.empty() ? 1 : static_cast<std::size_t>(shape.back());
         const auto length = static_cast<std::size_t>(spec.first);

@@ -207,19 +207,23 @@ ProblemShape made_up_requests(const std::string& requests, std::int64_t page_siz
     std::stringstream stream(requests);
     for (std::string part; std::getline(stream, part, ',');) {
         const auto times = part.find('x'), at = part.find('@');
-        const auto what = "--requests " + requests;
+        const auto what = "--requests " + part;
         if (times == std::string::npos || at == std::string::npos || at < times) {
-            fail_usage(formatted("{}: '{}' is not COUNTxQUERIES@KEYS", what, part));
+            fail_usage(formatted("--requests: '{}' is not COUNTxQUERIES@KEYS", part));
         }
         const auto count = parse_count(part.substr(0, times), what);
         const auto queries = parse_count(part.substr(times + 1, at - times - 1), what);
         const auto keys = parse_count(part.substr(at + 1), what);
-        constexpr std::int64_t kMost = std::int64_t{1} << 30;
+        constexpr std::int64_t kMostRequests = std::int64_t{1} << 20,
+                               kMostRows = std::int64_t{1} << 30;
+        if (static_cast<std::int64_t>(lengths.cu_seqlens_q.size()) + count > kMostRequests) {
+            fail_usage(formatted("{}: 2^20 requests or more: give fewer", what));
+        }
+        if (lengths.cu_seqlens_q.back() + count * queries >= kMostRows ||
+            lengths.cu_seqlens_k.back() + count * keys >= kMostRows) {
+            fail_usage(formatted("{}: 2^30 rows or more: give fewer", what));
+        }
         for (std::int64_t i = 0; i < count; ++i) {
-            if (lengths.cu_seqlens_q.back() + queries >= kMost ||
-                lengths.cu_seqlens_k.back() + keys >= kMost) {
-                fail_usage(formatted("{}: more than 2^30 rows", what));
-            }
             lengths.cu_seqlens_q.push_back(
                 static_cast<std::int32_t>(lengths.cu_seqlens_q.back() + queries));
             lengths.cu_seqlens_k.push_back(

@@ -19,25 +19,9 @@ namespace {
 
 using namespace flexc::cli;
 
-struct Failure {
-    int exit_code;
-    std::string_view code, message;
-};
-
-int fail_with(Failure failure, bool as_json) {
-    auto& message = failure.message;
-    while (!message.empty() && message.back() == '\n') {
-        message.remove_suffix(1);
-    }
-    if (as_json) {
-        print_json_error(failure.exit_code, failure.code, message);
-        return failure.exit_code;
-    }
-    // Messages about a program start with its place and say "error:" themselves.
-    const auto first_line = message.substr(0, message.find('\n'));
-    const bool has_place = first_line.find(": error: ") != std::string_view::npos;
-    flexc::print(stderr, "{}{}\n", has_place ? "" : "flexc: error: ", message);
-    return failure.exit_code;
+int fail_with(const CommandError& error, bool as_json) {
+    print_error(error, as_json);
+    return error.exit_code();
 }
 
 // A file that is opened while one of these is closed would get its number, and what is printed.
@@ -106,7 +90,7 @@ int main(int argc, char** argv) {
     try {
         return run_command(argc, argv);
     } catch (const CommandError& error) {
-        const int exit_code = fail_with({error.exit_code(), error.code(), error.what()}, as_json);
+        const int exit_code = fail_with(error, as_json);
         // A compiler that was given up may still run: nothing that it uses may be destroyed.
         if (error.code() == name(flexc::ErrorCode::limit)) {
             std::fflush(nullptr);

@@ -10,6 +10,7 @@
 #include "flexc/mod_option.h"
 #include "flexc/png.h"
 #include "flexc/safetensors.h"
+#include "flexc/time_limit.h"
 #include "support/text.h"
 
 namespace flexc::cli {
@@ -23,6 +24,7 @@ struct MaskOptions {
     std::optional<std::int64_t> b, h, h_kv, head_dim, head_dim_v;
     std::vector<std::int64_t> tile{128, 128};
     std::string inputs, png;
+    std::optional<double> max_seconds;
     bool json = false;
 };
 
@@ -140,7 +142,7 @@ void print_maps(const MaskMap& map) {
 
 // Maps below each other, with a gap between.
 Picture draw(const MaskMap& map) {
-    constexpr std::int64_t kMostPixels = 1024;
+    constexpr std::int64_t kMostPixels = 1024, kMostOfAll = std::int64_t{1} << 28;
     constexpr int kGap = 4;
     constexpr std::uint8_t kEmpty = 255, kPartial = 150, kFull = 40, kBackground = 215;
     const auto longest = std::max(map.query_tiles, map.key_tiles);
@@ -148,7 +150,14 @@ Picture draw(const MaskMap& map) {
     const auto pixels = static_cast<int>(std::max<std::int64_t>(kMostPixels / 2 / longest, 1));
     const auto rows = static_cast<int>(steps(map.query_tiles, step));
     const auto columns = static_cast<int>(steps(map.key_tiles, step));
-    const auto maps = static_cast<int>(map.batches * map.heads);
+    const auto all = map.batches * map.heads;
+    if (all > kMostOfAll / (columns * pixels) / (rows * pixels + kGap)) {
+        fail(
+            {ErrorCode::limit,
+             formatted("a picture of {} maps is too large: give fewer batches (--b) or heads (--h)",
+                       all)});
+    }
+    const auto maps = static_cast<int>(all);
     Picture picture(columns * pixels, maps * (rows * pixels + kGap) - kGap, kBackground);
     for (int index = 0; index < maps; ++index) {
         const int top = index * (rows * pixels + kGap);
@@ -175,6 +184,9 @@ void run(const MaskOptions& options) {
     const auto signature = signature_of(mod);
     const auto arrays = load_arrays(options.inputs, signature);
     set_head_dims(options, arrays, signature, mod.options);
+    if (options.max_seconds) {
+        mod.options.limits.seconds = parse_seconds(*options.max_seconds);
+    }
     std::vector<ParamValue> params;
     for (const auto& [name, value] : mod.param_values) {
         params.push_back({name, value});
@@ -235,6 +247,7 @@ void add_mask(CommandLine program) {
     command.option("--png", options->png,
                    "Write the picture to this file: black full, grey partial, white empty",
                    {.file = true});
+    add_time_option(command, options->max_seconds, "120");
     command.json_flag(options->json);
     command.on_run([options] { run(*options); });
 }

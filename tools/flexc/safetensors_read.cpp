@@ -12,6 +12,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "flexc/host_memory.h"
 #include "flexc/safetensors.h"
 #include "support/text.h"
 
@@ -335,7 +336,13 @@ const TensorEntry* TensorFile::find(std::string_view name) const {
 }
 
 Result<std::vector<std::byte>> TensorFile::read(const TensorEntry& entry) const {
-    std::vector<std::byte> bytes(entry.end - entry.begin);
+    const auto size = entry.end - entry.begin;
+    // A file may have holes, which take no room on the disk.
+    if (auto checked = check_host_memory(size, formatted("{}: tensor '{}'", path_, entry.name));
+        !checked) {
+        return checked.error();
+    }
+    std::vector<std::byte> bytes(size);
     if (auto done = read(entry, 0, bytes); !done) {
         return done.error();
     }

@@ -109,6 +109,7 @@ void print_table(const std::vector<Candidate>& candidates, bool keeps) {
 }
 
 void run(const TuneOptions& options) {
+    const auto limit = time_limit(options.bench, options.json);
     const auto bench = make_case(options.bench);
     if (options.forget) {
         forget(bench, options.json);
