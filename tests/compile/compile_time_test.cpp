@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <ctime>
 #include <functional>
+#include <initializer_list>
 #include <string>
 #include <utility>
 #include <vector>
@@ -151,12 +152,13 @@ double reference_seconds() {
 }
 
 // The name begins with how many nodes the derivatives have.
-void measure_all(const std::vector<std::pair<std::string, ir::Program>>& programs) {
+void measure_all(const std::vector<std::pair<std::string, ir::Program>>& programs,
+                 std::initializer_list<int> head_dims = {64, 128}) {
     std::vector<Measured> all;
     reference_seconds(); // opens the compiler
     double before = reference_seconds(), least = before;
     for (const auto& [name, program] : programs)
-        for (const int head_dim : {64, 128}) {
+        for (const int head_dim : head_dims) {
             Measured one{.name = formatted("{} D {}", name, head_dim)};
             one.kernels = measure(program_of(program, head_dim));
             MESSAGE(text_of(one));
@@ -202,19 +204,17 @@ bool reads_score(const ir::Program& program, ir::NodeId root) {
         [&](ir::NodeId id) { return program.graph[id].op == ir::Op::score; });
 }
 
-} // namespace
-
-// Half an hour and more on a free processor: test_compile --no-skip -tc='how long*'.
 // FLEXC_TEST_SEED is the first seed, FLEXC_FUZZ_PROGRAMS how many programs.
-TEST_CASE("how long random programs take to compile" * doctest::skip()) {
+std::vector<std::pair<std::string, ir::Program>>
+random_programs(std::size_t usual_count, std::size_t least_nodes, int most_operators) {
     constexpr std::size_t kMostNodes = 199;
     constexpr int kLeastInstructions = 8; // of an element: what has fewer is as the library's
     const char* count = std::getenv("FLEXC_FUZZ_PROGRAMS");
-    const std::size_t most = count == nullptr ? 60 : std::strtoul(count, nullptr, 10);
+    const std::size_t most = count == nullptr ? usual_count : std::strtoul(count, nullptr, 10);
     std::vector<std::pair<std::string, ir::Program>> programs;
     for (std::uint64_t seed = test::first_seed(); programs.size() < most; ++seed) {
         test::Random random(seed);
-        const int operators = static_cast<int>(random.integer(5, 300));
+        const int operators = static_cast<int>(random.integer(5, most_operators));
         ir::Program program = test::random_program(seed, {.operators = operators});
         // The language lets no mask use the score.
         if (reads_score(program, program.mask)) continue;
@@ -222,10 +222,22 @@ TEST_CASE("how long random programs take to compile" * doctest::skip()) {
         const int instructions =
             planned.request(plan::KernelKind::backward_fused).element_instructions;
         const std::size_t nodes = nodes_of_derivatives(planned);
-        if (nodes > kMostNodes || instructions < kLeastInstructions) continue;
+        if (nodes < least_nodes || nodes > kMostNodes || instructions < kLeastInstructions)
+            continue;
         programs.emplace_back(formatted("seed {}, {} nodes", seed, nodes), std::move(program));
     }
-    measure_all(programs);
+    return programs;
+}
+
+} // namespace
+
+// Half an hour and more on a free processor: test_compile --no-skip -tc='how long*'.
+TEST_CASE("how long random programs take to compile" * doctest::skip()) {
+    measure_all(random_programs(60, 0, 300));
+}
+
+TEST_CASE("how long large random programs take to compile" * doctest::skip()) {
+    measure_all(random_programs(40, 150, 600), {128}); // the head dim that takes longer
 }
 
 TEST_CASE("how long mods of the library take to compile" * doctest::skip()) {
