@@ -204,25 +204,33 @@ bool reads_score(const ir::Program& program, ir::NodeId root) {
         [&](ir::NodeId id) { return program.graph[id].op == ir::Op::score; });
 }
 
-// FLEXC_TEST_SEED is the first seed, FLEXC_FUZZ_PROGRAMS how many programs.
-std::vector<std::pair<std::string, ir::Program>>
-random_programs(std::size_t usual_count, std::size_t least_nodes, int most_operators) {
+// Which random programs, and how many where FLEXC_FUZZ_PROGRAMS does not say.
+struct Choice {
+    std::size_t count = 60;
+    std::size_t least_nodes = 0; // of the derivatives
+    int most_operators = 300;    // drawn
+    bool integers = true;
+};
+
+// FLEXC_TEST_SEED is the first seed.
+std::vector<std::pair<std::string, ir::Program>> random_programs(const Choice& choice) {
     constexpr std::size_t kMostNodes = 199;
     constexpr int kLeastInstructions = 8; // of an element: what has fewer is as the library's
     const char* count = std::getenv("FLEXC_FUZZ_PROGRAMS");
-    const std::size_t most = count == nullptr ? usual_count : std::strtoul(count, nullptr, 10);
+    const std::size_t most = count == nullptr ? choice.count : std::strtoul(count, nullptr, 10);
     std::vector<std::pair<std::string, ir::Program>> programs;
     for (std::uint64_t seed = test::first_seed(); programs.size() < most; ++seed) {
         test::Random random(seed);
-        const int operators = static_cast<int>(random.integer(5, most_operators));
-        ir::Program program = test::random_program(seed, {.operators = operators});
+        const int operators = static_cast<int>(random.integer(5, choice.most_operators));
+        ir::Program program =
+            test::random_program(seed, {.operators = operators, .integers = choice.integers});
         // The language lets no mask use the score.
         if (reads_score(program, program.mask)) continue;
         const plan::Program planned = program_of(program, 64);
         const int instructions =
             planned.request(plan::KernelKind::backward_fused).element_instructions;
         const std::size_t nodes = nodes_of_derivatives(planned);
-        if (nodes < least_nodes || nodes > kMostNodes || instructions < kLeastInstructions)
+        if (nodes < choice.least_nodes || nodes > kMostNodes || instructions < kLeastInstructions)
             continue;
         programs.emplace_back(formatted("seed {}, {} nodes", seed, nodes), std::move(program));
     }
@@ -233,11 +241,13 @@ random_programs(std::size_t usual_count, std::size_t least_nodes, int most_opera
 
 // Half an hour and more on a free processor: test_compile --no-skip -tc='how long*'.
 TEST_CASE("how long random programs take to compile" * doctest::skip()) {
-    measure_all(random_programs(60, 0, 300));
+    measure_all(random_programs({}));
 }
 
 TEST_CASE("how long large random programs take to compile" * doctest::skip()) {
-    measure_all(random_programs(40, 150, 600), {128}); // the head dim that takes longer
+    measure_all(random_programs(
+                    {.count = 40, .least_nodes = 100, .most_operators = 400, .integers = false}),
+                {128}); // the head dim that takes longer
 }
 
 TEST_CASE("how long mods of the library take to compile" * doctest::skip()) {
