@@ -86,9 +86,12 @@ __device__ inline float flexc_floor_divide(float x, float y) {
     const float rest = fmaf(-quotient, y, x);
     return (y > 0 ? rest < 0 : rest > 0) ? quotient - 1 : quotient;
 }
+// A call: fmodf() brings a loop and divisions to each use, and a kernel has one for each element of
+// a thread.
+static __device__ __noinline__ float flexc_remainder(float x, float y) { return fmodf(x, y); }
 // Python's: the sign of the divisor.
 __device__ inline float flexc_modulo(float x, float y) {
-    const float remainder = fmodf(x, y);
+    const float remainder = flexc_remainder(x, y);
     return remainder != 0 && (remainder < 0) != (y < 0) ? remainder + y : remainder;
 }
 
