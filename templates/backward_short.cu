@@ -11,6 +11,7 @@
 #include "sm80/backward_scores.cuh"
 #include "sm80/backward_shared.cuh"
 #include "sm80/gradient_rows.cuh"
+#include "sm80/own_row_sums.cuh"
 #include "sm80/row_references.cuh"
 
 using namespace sm80;
@@ -55,7 +56,6 @@ __device__ void load_queries(Shared shared, const KernelArguments& attention,
                         length.queries());
     load_tile<kThreads>(shared.d_out(), query_plane<Element>(attention.d_out, length, h), 0,
                         length.queries());
-    load_row_sums<mod::kQueryTile>(shared.row_sums(), attention, length, h, 0);
     clear_padding<kThreads>(shared.queries());
     clear_padding<kThreads>(shared.d_out());
 }
@@ -114,10 +114,14 @@ __device__ void differentiate_sequence(const KernelArguments& attention,
         const HeadPlace place(attention, arguments, b, h, h_kv);
         const Surroundings around{attention, arguments, place, length};
         mod::GradientSums sums{};
+        const OwnRowSums row_sums(attention, arguments, length, h, shared.row_sums(),
+                                  shared.p().base);
+        row_sums.load();
         load_queries(shared, attention, length, h);
         of_head.values.find(around);
         wait_for_copies();
         __syncthreads();
+        row_sums.find(shared.d_out());
         compute_scores(shared, around, of_head, sums);
         mod::flush_gradients(arguments, place.launch, place.head, b, h, h_kv, sums);
         __syncthreads(); // P and dS are here

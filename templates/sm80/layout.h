@@ -132,7 +132,8 @@ FLEXC_SHARED constexpr BackwardKeyLayout backward_key_layout(const TileSizes& si
 }
 
 // Of backward_short.cu: keys, values and queries, whose gradients leave through the same memory;
-// then d_out, lse and delta, P and dS, where there is room for one of these gradients as floats.
+// then d_out, lse and delta, P and dS, where o was before. From d_out on there is room for one of
+// these gradients as floats.
 struct BackwardShortLayout {
     int values, queries, d_out, row_sums, p, d_scores;
     int bytes;
@@ -147,8 +148,9 @@ FLEXC_SHARED constexpr BackwardShortLayout backward_short_layout(const TileSizes
     layout.p = layout.row_sums + sizes.query_tile * kRowSumBytes;
     layout.d_scores = layout.p + p_bytes;
     const int widest = larger(sizes.head_dim, sizes.head_dim_v);
-    layout.bytes = larger(layout.d_scores + p_bytes,
-                          layout.d_out + sizes.key_tile * tile_row_bytes(widest, 4));
+    layout.bytes =
+        larger(larger(layout.d_scores + p_bytes, layout.p + sizes.query_tile * sizes.value_row()),
+               layout.d_out + sizes.key_tile * tile_row_bytes(widest, 4));
     return layout;
 }
 

@@ -43,6 +43,14 @@ __device__ inline void load_vector(float (&x)[kRowVector], const Plane<T>& plane
     }
 }
 
+__device__ inline float dot(const float (&x)[kRowVector], const float (&y)[kRowVector]) {
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < kRowVector; ++i)
+        sum += x[i] * y[i];
+    return sum;
+}
+
 // This thread's part of the sum.
 template <typename Output>
 __device__ inline float partial_sum(const Plane<Output>& o, const Plane<mod::Element>& d_out,
@@ -51,25 +59,25 @@ __device__ inline float partial_sum(const Plane<Output>& o, const Plane<mod::Ele
     float x[kRowVector], y[kRowVector];
     load_vector(x, o, o.aligned_to(16), row, column);
     load_vector(y, d_out, d_out.aligned_to(16), row, column);
-    float sum = 0;
-#pragma unroll
-    for (int i = 0; i < kRowVector; ++i)
-        sum += x[i] * y[i];
-    return sum;
+    return dot(x, y);
 }
 
-// Of the whole row, in every thread that shares it.
-__device__ inline float row_product(const AttentionArguments& attention,
-                                    const SequenceLength& length, int h, int row) {
-    const auto o = query_plane<mod::Element>(attention.o, length, h);
-    const auto d_out = query_plane<mod::Element>(attention.d_out, length, h);
-    float sum = attention.o_flags & kOutputF32
-                    ? partial_sum(query_plane<float>(attention.o, length, h), d_out, row)
-                    : partial_sum(o, d_out, row);
+// In every thread that shares the row.
+__device__ inline float sum_of_lanes(float sum) {
 #pragma unroll
     for (int distance = kRowLanes / 2; distance > 0; distance /= 2)
         sum += __shfl_xor_sync(0xffffffffu, sum, distance);
     return sum;
+}
+
+// Of the whole row.
+__device__ inline float row_product(const AttentionArguments& attention,
+                                    const SequenceLength& length, int h, int row) {
+    const auto o = query_plane<mod::Element>(attention.o, length, h);
+    const auto d_out = query_plane<mod::Element>(attention.d_out, length, h);
+    return sum_of_lanes(attention.o_flags & kOutputF32
+                            ? partial_sum(query_plane<float>(attention.o, length, h), d_out, row)
+                            : partial_sum(o, d_out, row));
 }
 
 __device__ inline float d_lse_of(const AttentionArguments& attention, const SequenceLength& length,

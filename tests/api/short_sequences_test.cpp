@@ -41,10 +41,19 @@ class RandomCases : public test::RandomChoices {
         one.padding = below(2) == 0 ? 8 : 3;
         one.f32_outputs = below(4) == 0;
         one.deterministic = !learned_ && below(4) == 0;
+        // What weights are relative to is found again for each row.
+        if (!learned_ && below(4) == 0) make_large(one);
         return one;
     }
 
   private:
+    void make_large(Case& one) {
+        one.text = one_of({"score_mod = score + 9000", "score_mod = score + 1e10",
+                           "score_mod = where(q_idx % 3 != 0, score, -1e30)",
+                           "score_mod = score - 9000.0 * (q_idx % 2)\nmask_mod = q_idx >= kv_idx"});
+        one.large_scores = true;
+        one.scale = 0.125;
+    }
     std::string buffers() {
         const std::string grad = learned_ ? " grad\n" : "\n";
         return "buffer t: f32[H, 15, 15]" + grad + "buffer r: f32[H, 200]" + grad +

@@ -469,6 +469,14 @@ Recorded record_all() {
                 result.traces += formatted("# {}\n{}", name, text);
                 result.summaries += formatted("# {}\n{}", name, summary_of(text));
             }
+    // A sink has kernels ahead, which pass over rows.
+    options.forward_kernel = ForwardKernel::automatic;
+    options.backward_kernel = BackwardKernel::automatic;
+    const std::string with_sink =
+        trace_sequences(options, "buffer t: f32[H, N]\nsink = t[h, 0]\nscore",
+                        {.batch = 2000, .heads = 6, .kv_heads = 3, .q_len = 49, .kv_len = 49});
+    result.traces += "# 12000 sequences of 49 rows with a sink\n" + with_sink;
+    result.summaries += "# 12000 sequences of 49 rows with a sink\n" + summary_of(with_sink);
     return result;
 }
 

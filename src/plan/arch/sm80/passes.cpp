@@ -41,6 +41,19 @@ PassPlan forward(const Program& program, const KernelConfig& main) {
     return pass;
 }
 
+// What weights are relative to, and delta, of each query.
+void add_delta(const Program& program, bool has_sink, PassPlan& pass) {
+    pass.steps.push_back(find_references(program, pass.main));
+    const KernelConfig& kernel = pass.kernels.front();
+    Launch of_delta = launch(0, kernel, query_tiles(program, kernel.query_tile));
+    of_delta.writes = {Region::delta};
+    if (has_sink) {
+        of_delta.reads.push_back(Region::row_facts);
+        of_delta.writes.push_back(Region::row_facts);
+    }
+    pass.steps.push_back(std::move(of_delta));
+}
+
 PassPlan backward(const Program& program, const KernelConfig& main) {
     const bool is_split = main.kind == KernelKind::backward_dkdv;
     // Short sequences have their dq from the main kernel.
@@ -48,15 +61,19 @@ PassPlan backward(const Program& program, const KernelConfig& main) {
     const int head_dim = program.options().head_dim;
     KernelRequest of_dq = program.request(KernelKind::backward_dq);
     of_dq.has_block_mask = main.has_block_mask;
-    PassPlan pass;
-    pass.kernels = {delta_kernel(), main};
-    if (!main.is_short) pass.kernels.push_back(is_fused ? convert_kernel() : query_kernel(of_dq));
-    pass.main = 1;
     const bool has_sink = program.mod().sink != ir::kNoNode;
+    // A block with all of a sequence finds what it needs of its queries by itself.
+    const bool has_delta = has_sink || !main.is_short;
+    PassPlan pass;
+    if (has_delta) pass.kernels.push_back(delta_kernel());
+    pass.main = pass.kernels.size();
+    pass.kernels.push_back(main);
+    if (!main.is_short) pass.kernels.push_back(is_fused ? convert_kernel() : query_kernel(of_dq));
     if (has_sink) pass.kernels[0].reason += kBesideSink;
-    pass.workspace.push_back({.region = Region::delta,
-                              .elements = query_rows(program, 1),
-                              .argument = argument(&::sm80::KernelArguments::delta)});
+    if (has_delta)
+        pass.workspace.push_back({.region = Region::delta,
+                                  .elements = query_rows(program, 1),
+                                  .argument = argument(&::sm80::KernelArguments::delta)});
     if (is_fused)
         pass.workspace.push_back({.region = Region::dq_accumulator,
                                   .elements = query_rows(program, head_dim),
@@ -67,18 +84,12 @@ PassPlan backward(const Program& program, const KernelConfig& main) {
     pass.steps.push_back(FillGradients{});
     if (is_fused) pass.steps.push_back(Fill{Region::dq_accumulator});
     add_fill_of_exact_sums(pass);
-    pass.steps.push_back(find_references(program, pass.main));
-    Launch of_delta = launch(0, pass.kernels[0], query_tiles(program, pass.kernels[0].query_tile));
-    of_delta.writes = {Region::delta};
-    if (has_sink) {
-        of_delta.reads.push_back(Region::row_facts);
-        of_delta.writes.push_back(Region::row_facts);
-    }
-    pass.steps.push_back(std::move(of_delta));
+    if (has_delta) add_delta(program, has_sink, pass);
     const bool by_heads = is_split && pass.heads_at_once != passes::HeadsAtOnce::all;
-    Launch of_keys = launch(
-        1, main, by_heads ? key_tiles_of_each(main.key_tile) : key_tiles(program, main.key_tile));
-    of_keys.reads = {Region::delta, Region::row_facts};
+    Launch of_keys =
+        launch(pass.main, main,
+               by_heads ? key_tiles_of_each(main.key_tile) : key_tiles(program, main.key_tile));
+    if (has_delta) of_keys.reads = {Region::delta, Region::row_facts};
     if (is_fused) of_keys.writes = {Region::dq_accumulator};
     of_keys.by_heads = is_split;
     if (main.is_short) make_persistent(main, of_keys);

@@ -1,0 +1,144 @@
+// lse and delta of a whole sequence's queries, for a block that has all of it: delta comes from the
+// tiles of o and d_out, and what P of a row are relative to is found where its lse is large. Where
+// there is a sink, whose gradient and weight are of rows alone, kernels ahead have done both.
+#pragma once
+
+#include "common/select.h"
+#include "sm80/backward_tiles.cuh"
+#include "sm80/large_rows.cuh"
+#include "sm80/row_products.cuh"
+#include "sm80/workspace.cuh"
+
+namespace sm80 {
+
+// kRowVector elements of a row of a tile; zeros where it has no such columns.
+template <typename T>
+__device__ inline void load_vector(float (&x)[kRowVector], T tile, int row, int column) {
+    using E = typename T::Element;
+    constexpr int kWords = kRowVector * static_cast<int>(sizeof(E)) / 4;
+    float words[kWords] = {};
+    if (column < T::kPaddedColumns) {
+#pragma unroll
+        for (int i = 0; i < kWords; i += 4)
+            load_shared(reinterpret_cast<float(&)[4]>(words[i]), tile.at(row, column) + 4 * i);
+    }
+#pragma unroll
+    for (int i = 0; i < kRowVector; ++i) {
+        if constexpr (sizeof(E) == 4) {
+            x[i] = words[i];
+        } else {
+            const unsigned pair = __float_as_uint(words[i / 2]);
+            x[i] = i % 2 == 0 ? flexc_first(E{}, pair) : flexc_second(E{}, pair);
+        }
+    }
+}
+
+// Of the warp's 16 rows, to memory. Apart, as it has registers of its own: few calls come here.
+__device__ __noinline__ void store_references(const KernelArguments& attention,
+                                              const mod::Arguments& arguments, int b, int h,
+                                              int first_row, unsigned large) {
+    const RowFacts facts(attention, SequenceLength(attention, b), h);
+    LargeRows(attention, arguments, b * attention.heads + h, first_row)
+        .find([&](int row, float reference, float lse_log2) {
+            if ((large >> (row - first_row) & 1) == 0) return;
+            facts.of(row, kReferenceFact) = reference;
+            facts.of(row, kLseLog2Fact) = row_lse_log2(lse_log2, true);
+        });
+}
+
+// Memory: of the sums, and of a tile of o in which nothing else is until they are found.
+class RowSumsFromTiles {
+  public:
+    __device__ RowSumsFromTiles(const KernelArguments& attention, const mod::Arguments& arguments,
+                                const SequenceLength& length, int h, unsigned sums, unsigned output)
+        : attention_(attention), arguments_(arguments), length_(length), h_(h), sums_(sums),
+          output_{output}, in_tile_(sizeof(Element) == 4 || !(attention.o_flags & kOutputF32)) {}
+
+    // Complete with the block's other copies.
+    __device__ void load() const {
+        const Plane<float> lse = query_plane<float>(attention_.lse, length_, h_);
+#pragma unroll 1
+        for (int i = threadIdx.x; i < mod::kQueryTile; i += kThreads)
+            copy_async<4>(sums_ + 4 * i, lse.at(i, 0), i < length_.queries());
+        if (!in_tile_) return;
+        load_tile<kThreads>(output_, query_plane<Element>(attention_.o, length_, h_), 0,
+                            length_.queries());
+        clear_padding<kThreads>(output_);
+    }
+
+    // Of all rows, and a barrier of the block.
+    __device__ void find(DOutTile d_out) const {
+        if (in_tile_) {
+#pragma unroll
+            for (int i = first_row(); i < mod::kQueryTile; i += kRowStep)
+                store_delta(i, product(d_out, i));
+        } else {
+#pragma unroll 1
+            for (int i = first_row(); i < mod::kQueryTile; i += kRowStep)
+                store_delta(i, row_product(attention_, length_, h_, row_of(i)));
+        }
+        const float lse =
+            load_shared_float(sums_ + 4 * (static_cast<int>(threadIdx.x) % mod::kQueryTile));
+        if (__syncthreads_or(is_large_lse(lse))) find_references();
+    }
+
+  private:
+    using OutputTile = Tile<Element, mod::kQueryTile, mod::kHeadDimV>;
+    static constexpr int kRowStep = kThreads / kRowLanes;
+
+    static __device__ int first_row() { return static_cast<int>(threadIdx.x) / kRowLanes; }
+    // Those past the end repeat the last.
+    __device__ int row_of(int i) const { return min(i, length_.queries() - 1); }
+    __device__ void store_delta(int i, float product) const {
+        if (threadIdx.x % kRowLanes != 0) return;
+        if (attention_.d_lse.data) product -= d_lse_of(attention_, length_, h_, row_of(i));
+        store_shared(sums_ + 4 * (mod::kQueryTile + i), product);
+    }
+
+    __device__ float product(DOutTile d_out, int row) const {
+        const int column = static_cast<int>(threadIdx.x) % kRowLanes * kRowVector;
+        float x[kRowVector], y[kRowVector];
+        load_vector(x, output_, row, column);
+        load_vector(y, d_out, row, column);
+        return sum_of_lanes(dot(x, y));
+    }
+
+    // To memory, as nobody else needs these: a warp has 16 rows.
+    __device__ void find_references() const {
+        static_assert(16 * mod::kWarps == mod::kQueryTile);
+        const int first_row = static_cast<int>(threadIdx.x) / 32 * 16;
+        const unsigned large = __ballot_sync(
+            0xffffffffu,
+            is_large_lse(load_shared_float(sums_ + 4 * (first_row + lane_index() % 16))));
+        if (large != 0) store_references(attention_, arguments_, length_.b(), h_, first_row, large);
+        __syncthreads();
+    }
+
+    const KernelArguments& attention_;
+    const mod::Arguments& arguments_;
+    const SequenceLength length_;
+    const int h_;
+    const unsigned sums_;
+    const OutputTile output_;
+    const bool in_tile_;
+};
+class RowSumsFromMemory {
+  public:
+    __device__ RowSumsFromMemory(const KernelArguments& attention, const mod::Arguments&,
+                                 const SequenceLength& length, int h, unsigned sums, unsigned)
+        : attention_(attention), length_(length), h_(h), sums_(sums) {}
+
+    __device__ void load() const {
+        load_row_sums<mod::kQueryTile>(sums_, attention_, length_, h_, 0);
+    }
+    __device__ void find(DOutTile) const {}
+
+  private:
+    const KernelArguments& attention_;
+    const SequenceLength length_;
+    const int h_;
+    const unsigned sums_;
+};
+using OwnRowSums = Select<mod::kHasSink, RowSumsFromMemory, RowSumsFromTiles>;
+
+} // namespace sm80
