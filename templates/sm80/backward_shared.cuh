@@ -24,23 +24,30 @@ class OwnElements {
     __device__ float load(int row, int column) const { return load_shared_float(at(row, column)); }
     __device__ void store(int row, int column, float x) const { store_shared(at(row, column), x); }
 
-    // visit(row, column, element, inside) for all of them.
+    // visit(row, column, element, inside) for all of them. Elements of a column come together, so
+    // that what they read is on its way at a time.
     template <typename Visit>
     static __device__ void visit(const Surroundings& around, Visit visit_element) {
         const auto& [attention, arguments, place, length] = around;
+        const auto query_of = [](int row) { return SequenceScores::row(row); };
+        mod::Row rows[kRows];
+#pragma unroll
+        for (int row = 0; row < kRows; ++row)
+            rows[row] = mod::at_row(arguments, place.launch, place.head, place.b, place.h,
+                                    place.h_kv, length.q_idx(query_of(row)));
 #pragma unroll 1
-        for (int i = 0; i < kRows * kColumns; ++i) {
-            const int row = i / kColumns, column = i % kColumns;
-            const int query = SequenceScores::row(row),
-                      key = SequenceScores::column(column / 2) + column % 2;
-            const int q = length.q_idx(query), kv = length.kv_idx(key);
-            const mod::Row of_query =
-                mod::at_row(arguments, place.launch, place.head, place.b, place.h, place.h_kv, q);
+        for (int column = 0; column < kColumns; ++column) {
+            const int key = SequenceScores::column(column / 2) + column % 2;
+            const int kv = length.kv_idx(key);
             const mod::Column of_key = mod::at_column(arguments, place.launch, place.head, place.b,
                                                       place.h, place.h_kv, kv);
-            const mod::At at{arguments, place.launch, place.head, of_query, of_key,
-                             place.b,   place.h,      place.h_kv, q,        kv};
-            visit_element(row, column, at, query < length.queries() && key < length.keys());
+#pragma unroll
+            for (int row = 0; row < kRows; ++row) {
+                const int query = query_of(row);
+                const mod::At at{arguments, place.launch, place.head, rows[row],           of_key,
+                                 place.b,   place.h,      place.h_kv, length.q_idx(query), kv};
+                visit_element(row, column, at, query < length.queries() && key < length.keys());
+            }
         }
     }
 
@@ -65,15 +72,25 @@ class ValuesOfThreads {
 
     // Of the head, unless they are here.
     __device__ void find(const Surroundings& around) {
-        if (around.place.h == head_) return;
-        head_ = around.place.h;
-        OwnElements::visit(around, [&](int row, int column, const mod::At& at, bool) {
-            elements_.store(row, column, mod::shared_value(at));
-        });
+        const auto& [attention, arguments, place, length] = around;
+        if (place.h == head_) return;
+        head_ = place.h;
+        store_all(attention, arguments, elements_, place.b, place.h, place.h_kv);
     }
     __device__ float load(int row, int column) const { return elements_.load(row, column); }
 
   private:
+    // Apart, so that it has registers of its own: a block comes here once for many sequences.
+    static __device__ __noinline__ void store_all(const KernelArguments& attention,
+                                                  const mod::Arguments& arguments,
+                                                  OwnElements elements, int b, int h, int h_kv) {
+        const HeadPlace place(attention, arguments, b, h, h_kv);
+        OwnElements::visit({attention, arguments, place, SequenceLength(attention, b)},
+                           [&](int row, int column, const mod::At& at, bool) {
+                               elements.store(row, column, mod::shared_value(at));
+                           });
+    }
+
     OwnElements elements_;
     int head_ = -1;
 };
