@@ -27,13 +27,14 @@ extern "C" __global__ void __launch_bounds__(kThreads)
             distance.exists ? flexc_value(sums[static_cast<long long>(form) * count]) : 0;
         sm90::Entry entry = distance;
         // Where there are no such elements, the sum is 0.
-        if (mod::kBorrows > 0 && sum != 0) sm90::find_form(entry, attention, arguments, form);
+        if (mod::GridGradients::kPlaces > 0 && sum != 0)
+            sm90::find_form(entry, attention, arguments, form);
         entry.visit(attention, arguments, [&](const mod::At& at) {
 #pragma unroll
             for (int gradient = 0; gradient < mod::kGradients; ++gradient)
-                if (mod::sum_of(gradient) == mod::Sum::distance)
+                if (mod::ReadGradients::sum_of(gradient) == mod::Sum::distance)
                     // Where all of a diagonal is hidden, its factor need not be finite.
-                    sm90::add_by_warp(mod::gradient_address(at, gradient),
+                    sm90::add_by_warp(mod::ReadGradients::address(at, gradient),
                                       sum == 0 ? 0 : sum * mod::distance_factor(at, gradient));
         });
     }

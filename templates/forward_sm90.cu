@@ -325,7 +325,7 @@ extern "C" __global__ void __launch_bounds__(kExpandedStep)
                               const __grid_constant__ mod::Arguments arguments) {
     const int block = static_cast<int>(blockIdx.x);
     const int of_distances =
-        mod::kDistanceValues == 0
+        mod::TabulatedVectors::kByDistance == 0
             ? 0
             : vector_heads(attention) * (distance_count(attention) / kExpandedStep);
     if (block < of_distances)

@@ -60,7 +60,7 @@ class Emitter {
         if (is_plan()) text_ += "#include \"common/interval.h\"\n";
         if (config_.specialized) text_ += kForwardIncludes;
         if (sums_exactly()) text_ += "#include \"common/exact_sum.cuh\"\n";
-        text_ += "\nnamespace mod {\n\n";
+        text_ += "\nnamespace mod {\n\nusing namespace defaults;\n\n";
         constants();
         structs();
         places();
@@ -75,22 +75,22 @@ class Emitter {
         if (is_backward(config_.kind)) {
             joint();
             if (config_.is_warp_specialized)
-                text_ += emit_staged_reads(layout_, config_) +
-                         emit_grid_conditions(layout_, config_) +
-                         emit_bias_functions(layout_, copied_bias(mod_, config_));
-            if (config_.kind == plan::KernelKind::expand) text_ += emit_distance_values(layout_);
+                text_ += emit_key_index_2d(layout_, config_, gradients()) +
+                         emit_grid_gradients(layout_, config_) +
+                         emit_distance_values(layout_, config_) +
+                         emit_dense_bias(layout_, config_, gradients());
             if (config_.kind == plan::KernelKind::fold)
                 text_ += emit_distance_factors(layout_, gradients(), tile_sums(config_));
             if (!config_.is_warp_specialized) {
                 first_kv_head();
                 text_ += emit_gradients(layout_, gradients(), tile_sums(config_)) +
-                         emit_table_gradients(layout_, gradients(), tile_sums(config_));
+                         emit_table_gradients(layout_, config_, gradients());
                 if (config_.is_short) text_ += emit_shared_gradient(layout_, gradients());
             }
         }
         if (config_.is_warp_specialized)
-            text_ += emit_gradient_addresses(layout_, gradients(), tile_sums(config_)) +
-                     emit_table_gradients(layout_, gradients(), tile_sums(config_)) +
+            text_ += emit_read_gradients(layout_, config_, gradients(), adds_elements()) +
+                     emit_table_gradients(layout_, config_, gradients()) +
                      emit_shifted_gradients(layout_, gradients(), tile_sums(config_));
         if (is_delta()) text_ += emit_row_gradients(layout_, gradients());
         text_ += emit_sink(mod_, config_, std::min(precision(), passes::Precision::fast));
@@ -248,15 +248,16 @@ class Emitter {
             constant("bool", "kAccumulatesQueryGradient",
                      config_.kind == plan::KernelKind::backward_fused && !config_.is_short);
             if (config_.is_warp_specialized) {
-                constant("bool", "kAddsGradients", adds_elements());
                 constant("bool", "kDeterministic", mod_.deterministic);
+                constant("int", "kDScoresStages", config_.d_scores_stages);
+                constant("bool", "kMaskReadsElements",
+                         passes::reads_elements_beside(mod_, {mod_.mask}, {}));
             } else {
                 constant("bool", "kLoopsOverHeads", loops_over_heads());
-                constant("int", "kTableWords", config_.table_words);
             }
         }
         if (config_.is_warp_specialized && is_backward(config_.kind))
-            text_ += emit_derivative_constants(mod_, config_, gradients(), roots());
+            text_ += emit_score_derivative(mod_, config_, gradients(), roots());
         if (has_shared_value())
             constant("bool", "kHasSharedValue", config_.shared_value != ir::kNoNode);
         if (config_.specialized) text_ += emit_logit_constants(config_, mod_, parts_);

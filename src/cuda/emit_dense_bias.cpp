@@ -4,6 +4,7 @@
 
 #include "cuda/emit_derivative.h"
 #include "cuda/names.h"
+#include "cuda/policy.h"
 #include "passes/dense_bias.h"
 #include "passes/gradient_sum.h"
 #include "support/text.h"
@@ -14,12 +15,10 @@ using ir::kNoNode;
 using ir::NodeId;
 using Kind = passes::ArgumentSlot::Kind;
 
-std::string emit_bias_functions(const Layout& layout, NodeId read) {
-    if (read == kNoNode)
-        return "using BiasElement = Element;\n"
-               "__device__ inline const BiasElement* bias_address(const At&) { return nullptr; "
-               "}\n"
-               "__device__ inline long long bias_step(const Arguments&) { return 0; }\n\n";
+namespace {
+
+void add_functions(Policy& policy, const Layout& layout, NodeId read) {
+    if (read == kNoNode) return;
     const ir::Node& node = layout.node(read);
     const auto last = static_cast<std::uint32_t>(node.operands.size() - 1);
     const DType dtype = layout.mod().program.buffers[node.symbol].dtype;
@@ -29,19 +28,30 @@ std::string emit_bias_functions(const Layout& layout, NodeId read) {
                            address.offset(read, Kind::buffer_stride)));
     Body step(layout, passes::Place::launch, "");
     step.line(formatted("return {};", step.argument({Kind::buffer_stride, node.symbol, last})));
-    return formatted("using BiasElement = {};\n"
-                     "__device__ inline const BiasElement* bias_address(const At& at) {{\n{}}}\n\n"
-                     "__device__ inline long long bias_step(const Arguments& arguments) "
-                     "{{\n{}}}\n\n",
-                     element_type(dtype), address.statements(), step.statements());
+    policy.member(formatted("    using Element = {};\n", element_type(dtype)));
+    policy.function("const Element* address(const At& at)", address);
+    policy.function("long long step(const Arguments& arguments)", step);
+}
+
+} // namespace
+
+std::string emit_dense_bias(const Layout& layout, NodeId read) {
+    const passes::Mod& mod = layout.mod();
+    Policy policy("DenseBias");
+    add_functions(policy, layout, read);
+    policy.constant("kIsSharedByHeads", read != kNoNode &&
+                                            mod.program.graph[read].type == ir::Type::integer &&
+                                            !mod.dependence[read].has(analysis::Dependence::h));
+    return policy.text();
 }
 
 NodeId copied_bias(const passes::Mod& mod, const plan::KernelConfig& config) {
     return config.bias_stages > 0 ? passes::dense_bias_of_score(mod) : kNoNode;
 }
 
-std::string emit_dense_bias_constants(const passes::Mod& mod, const plan::KernelConfig& config,
-                                      const std::vector<passes::ReadGradient>& gradients) {
+std::string emit_dense_bias(const Layout& layout, const plan::KernelConfig& config,
+                            const std::vector<passes::ReadGradient>& gradients) {
+    const passes::Mod& mod = layout.mod();
     const NodeId bias = copied_bias(mod, config);
     std::vector<NodeId> derivatives = {mod.d_score}, dense_reads;
     if (bias != kNoNode) dense_reads.push_back(bias);
@@ -59,15 +69,19 @@ std::string emit_dense_bias_constants(const passes::Mod& mod, const plan::Kernel
         return !mod.dependence[read].has(analysis::Dependence::b);
     });
     const auto sharing = passes::sharing_of_biases(mod).value_or(passes::BiasSharing{});
-    return formatted(
-        "constexpr int kDScoresStages = {}, kBiasStages = {}, kDenseBiasGradient = {};\n"
-        "constexpr bool kDenseBiasIsOfScores = {}, kDenseBiasIsNarrow = {};\n"
-        "constexpr bool kDerivativesUseBias = {}, kBatchesShareDenseBias = {};\n"
-        "constexpr bool kBatchesMeet = {}, kHeadsMeet = {}, kGroupMeets = {};\n",
-        config.d_scores_stages, config.bias_stages, first, passes::are_biases_of_scores(mod),
-        passes::are_biases_narrow(mod),
-        bias != kNoNode && std::ranges::find(needed, bias) != needed.end(), is_shared,
-        sharing.batches, sharing.heads, sharing.group);
+    Policy policy("DenseBias");
+    add_functions(policy, layout, bias);
+    policy.constant("kStages", config.bias_stages);
+    policy.constant("kIsUsedByDerivatives",
+                    bias != kNoNode && std::ranges::find(needed, bias) != needed.end());
+    policy.constant("kIsSharedByBatches", is_shared);
+    policy.constant("kGradient", first, -1);
+    policy.constant("kGradientIsDScore", passes::are_biases_of_scores(mod), true);
+    policy.constant("kIsNarrow", passes::are_biases_narrow(mod), true);
+    policy.constant("kBatchesMeet", sharing.batches);
+    policy.constant("kHeadsMeet", sharing.heads);
+    policy.constant("kGroupMeets", sharing.group);
+    return policy.text();
 }
 
 } // namespace flexc::cuda

@@ -10,12 +10,12 @@
 
 namespace flexc::cuda {
 
-// Where the element that a read names lies, and the step to the next key's. kNoNode: nowhere.
-std::string emit_bias_functions(const Layout& layout, ir::NodeId read);
+// For Hopper's forward: of this read; kNoNode for none.
+std::string emit_dense_bias(const Layout& layout, ir::NodeId read);
 
 // For a warp-specialized backward: the read whose tiles are copied; kNoNode for none.
 ir::NodeId copied_bias(const passes::Mod& mod, const plan::KernelConfig& config);
-std::string emit_dense_bias_constants(const passes::Mod& mod, const plan::KernelConfig& config,
-                                      const std::vector<passes::ReadGradient>& gradients);
+std::string emit_dense_bias(const Layout& layout, const plan::KernelConfig& config,
+                            const std::vector<passes::ReadGradient>& gradients);
 
 } // namespace flexc::cuda

@@ -4,9 +4,9 @@
 
 #include "cuda/emit_dense_bias.h"
 #include "cuda/emit_gradients.h"
+#include "cuda/policy.h"
 #include "passes/dense_bias.h"
 #include "passes/distance_value.h"
-#include "support/text.h"
 
 namespace flexc::cuda {
 
@@ -25,22 +25,6 @@ bool scores_read_elements(const passes::Mod& mod, const plan::KernelConfig& conf
     elsewhere.insert(elsewhere.end(), staged.begin(), staged.end());
     elsewhere.push_back(copied_bias(mod, config));
     return passes::reads_elements_beside(mod, roots, elsewhere);
-}
-
-// The places by which sums over diagonals are told apart.
-std::string borrows(const passes::Mod& mod, const plan::KernelConfig& config) {
-    std::string text = formatted("constexpr int kBorrows = {};\n", config.borrows);
-    const std::vector<passes::BorrowPlace> none(1);
-    const auto member = [&](std::string_view name, std::int64_t passes::BorrowPlace::* of) {
-        std::string values;
-        for (const passes::BorrowPlace& place : config.borrows > 0 ? mod.borrow_places : none)
-            values += formatted("{}{}", values.empty() ? "" : ", ", place.*of);
-        text += formatted("__device__ constexpr int {}[] = {{{}}};\n", name, values);
-    };
-    member("kBorrowWidths", &passes::BorrowPlace::width);
-    member("kBorrowQueryOffsets", &passes::BorrowPlace::q_offset);
-    member("kBorrowKeyOffsets", &passes::BorrowPlace::kv_offset);
-    return text;
 }
 
 } // namespace
@@ -63,53 +47,29 @@ bool is_of_d_scores(const passes::Mod& mod, const plan::KernelConfig& config,
            sum == shifted || (sum == dense_bias && passes::are_biases_of_scores(mod));
 }
 
-std::string emit_derivative_constants(const passes::Mod& mod, const plan::KernelConfig& config,
-                                      const std::vector<passes::ReadGradient>& gradients,
-                                      const std::vector<NodeId>& roots) {
-    std::string text;
-    const auto constant = [&](std::string_view name, bool value) {
-        text += formatted("constexpr bool {} = {};\n", name, value);
-    };
+std::string emit_score_derivative(const passes::Mod& mod, const plan::KernelConfig& config,
+                                  const std::vector<passes::ReadGradient>& gradients,
+                                  const std::vector<NodeId>& roots) {
     const auto uses_score = [&](NodeId id) {
         return mod.dependence[id].has(analysis::Dependence::score);
     };
-    const auto any = [&](auto is) { return std::ranges::any_of(gradients, is); };
-    const auto sums_by = [&](passes::GradientSum sum) {
-        return any([&](const passes::ReadGradient& gradient) {
-            return passes::gradient_sum(mod, gradient, tile_sums(config)) == sum;
-        });
-    };
     const ir::Node& derivative = mod.program.graph[mod.d_score];
-    constant("kDerivativeIsOne", derivative.op == Op::const_real && derivative.real == 1);
-    constant("kDerivativeUsesScore", uses_score(mod.d_score));
-    constant("kPartialsUseScore", any([&](const passes::ReadGradient& gradient) {
-                 return !is_of_d_scores(mod, config, gradient) && uses_score(gradient.partial);
-             }));
-    constant("kWritesScoresOnce", config.writes_scores_once);
-    constant("kHidesByMaskAlone",
-             mod.is_line_of_row && !config.writes_scores_once &&
-                 std::ranges::all_of(gradients, [&](const passes::ReadGradient& gradient) {
-                     return gradient.is_line_of_row || mod.ranges.finite[gradient.partial];
-                 }));
-    constant("kSumsDistances", sums_by(passes::GradientSum::distance));
-    constant("kSumsQuotients", sums_by(passes::GradientSum::quotient));
-    constant("kSumsRemainders", sums_by(passes::GradientSum::remainder));
-    constant("kSumsTables", sums_by(passes::GradientSum::table));
-    constant("kSumsShifts", sums_by(passes::GradientSum::shifted));
-    constant("kStagesSums", config.stages_sums);
-    constant("kColumnsAreLinear",
-             config.key_width == 0 || passes::are_columns_linear(mod, config.key_width));
-    constant("kReadsAreLinear",
-             config.key_width != 0 && passes::are_reads_linear(mod, config.key_width));
-    constant("kReadsElements", scores_read_elements(mod, config, roots));
-    constant("kMaskReadsElements", passes::reads_elements_beside(mod, {mod.mask}, {}));
-    return text +
-           formatted("constexpr int kKeyWidth = {}, kDistanceValues = {}, kDistanceCopies = 1, "
-                     "kTileOverhang = 0, kQuerySums = {}, kTableWords = {};\n"
-                     "constexpr bool kVectorsUseBatch = true, kVectorsUseHead = true;\n",
-                     config.key_width == 0 ? config.key_tile : config.key_width,
-                     passes::distance_values(mod).size(), config.query_sums, config.table_words) +
-           borrows(mod, config) + emit_dense_bias_constants(mod, config, gradients);
+    Policy policy("ScoreDerivative");
+    policy.constant("kIsOne", derivative.op == Op::const_real && derivative.real == 1);
+    policy.constant("kUsesScore", uses_score(mod.d_score));
+    policy.constant("kPartialsUseScore",
+                    std::ranges::any_of(gradients, [&](const passes::ReadGradient& gradient) {
+                        return !is_of_d_scores(mod, config, gradient) &&
+                               uses_score(gradient.partial);
+                    }));
+    policy.constant("kIsWrittenOnce", config.writes_scores_once);
+    policy.constant("kIsHiddenByMaskAlone",
+                    mod.is_line_of_row && !config.writes_scores_once &&
+                        std::ranges::all_of(gradients, [&](const passes::ReadGradient& gradient) {
+                            return gradient.is_line_of_row || mod.ranges.finite[gradient.partial];
+                        }));
+    policy.constant("kReadsElements", scores_read_elements(mod, config, roots));
+    return policy.text();
 }
 
 } // namespace flexc::cuda

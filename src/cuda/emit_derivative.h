@@ -17,8 +17,8 @@ bool is_of_d_scores(const passes::Mod& mod, const plan::KernelConfig& config,
                     const passes::ReadGradient& gradient);
 
 // gradients: that the kernel adds. roots: all that it computes.
-std::string emit_derivative_constants(const passes::Mod& mod, const plan::KernelConfig& config,
-                                      const std::vector<passes::ReadGradient>& gradients,
-                                      const std::vector<ir::NodeId>& roots);
+std::string emit_score_derivative(const passes::Mod& mod, const plan::KernelConfig& config,
+                                  const std::vector<passes::ReadGradient>& gradients,
+                                  const std::vector<ir::NodeId>& roots);
 
 } // namespace flexc::cuda

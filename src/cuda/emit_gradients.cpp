@@ -4,6 +4,7 @@
 #include <map>
 
 #include "cuda/emit_derivative.h"
+#include "cuda/policy.h"
 #include "passes/distance_value.h"
 #include "passes/gradient_sum.h"
 #include "passes/grid_gradient.h"
@@ -71,8 +72,8 @@ by_counter(const Layout& layout, const std::vector<passes::ReadGradient>& gradie
 }
 
 // One of the values, by its index; `otherwise` for those that are kNoNode.
-std::string values_of(const Layout& layout, const std::vector<NodeId>& values,
-                      std::string_view signature, std::string_view otherwise) {
+Body values_of(const Layout& layout, const std::vector<NodeId>& values,
+               std::string_view otherwise) {
     Body body(layout, Place::element, "at.");
     std::vector<NodeId> computed = values;
     std::erase(computed, ir::kNoNode);
@@ -82,7 +83,14 @@ std::string values_of(const Layout& layout, const std::vector<NodeId>& values,
             body.line(
                 formatted("if (index == {}) return {};", i, unbracketed(body.text(values[i]))));
     body.line(formatted("return {};", otherwise));
-    return device_function(signature, body);
+    return body;
+}
+
+bool has_sum(const passes::Mod& mod, const plan::KernelConfig& config,
+             const std::vector<passes::ReadGradient>& gradients, passes::GradientSum sum) {
+    return std::ranges::any_of(gradients, [&](const passes::ReadGradient& gradient) {
+        return passes::gradient_sum(mod, gradient, tile_sums(config)) == sum;
+    });
 }
 
 std::vector<NodeId> staged_columns(const passes::Mod& mod, const plan::KernelConfig& config) {
@@ -141,10 +149,10 @@ std::string emit_row_gradients(const Layout& layout,
     return device_function("float row_partial(const At& at, int gradient)", partial);
 }
 
-std::string emit_gradient_addresses(const Layout& layout,
-                                    const std::vector<passes::ReadGradient>& gradients,
-                                    passes::TileSums tile) {
-    std::string sums, finite, text;
+std::string emit_read_gradients(const Layout& layout, const plan::KernelConfig& config,
+                                const std::vector<passes::ReadGradient>& gradients,
+                                bool come_from_elements) {
+    std::string sums, finite;
     Body each = Body(layout, Place::element, "at.");
     std::vector<NodeId> indices;
     for (const passes::ReadGradient& gradient : gradients)
@@ -153,29 +161,32 @@ std::string emit_gradient_addresses(const Layout& layout,
     each.compute(indices);
     for (std::size_t i = 0; i < gradients.size(); ++i) {
         const NodeId read = gradients[i].read;
-        sums += formatted("gradient == {} ? Sum::{} : ", i,
-                          passes::name(passes::gradient_sum(layout.mod(), gradients[i], tile)));
-        if (layout.mod().ranges.finite[gradients[i].partial])
-            finite += formatted("gradient == {} || ", i);
+        sums += formatted(
+            "i == {} ? Sum::{} : ", i,
+            passes::name(passes::gradient_sum(layout.mod(), gradients[i], tile_sums(config))));
+        if (layout.mod().ranges.finite[gradients[i].partial]) finite += formatted("i == {} || ", i);
         each.line(
-            formatted("if (gradient == {}) return {};", i,
+            formatted("if (i == {}) return {};", i,
                       element_address(each, read, {Kind::gradient_data, layout.node(read).symbol},
                                       Kind::gradient_stride)));
     }
     each.line("return nullptr;");
-    text =
-        formatted("enum class Sum {{ head, query, key, distance, quotient, remainder, dense_bias, "
-                  "table, shifted, row, element }};\n"
-                  "constexpr __device__ Sum sum_of(int gradient) {{\n"
-                  "    return {}Sum::element;\n}}\n"
-                  "constexpr __device__ bool is_finite_partial(int gradient) {{\n"
-                  "    return {}false;\n}}\n\n",
-                  sums, finite);
-    const bool exact = layout.mod().deterministic && !gradients.empty();
-    const char* target = exact ? "exact::Sum" : "float";
-    return text + formatted("__device__ inline {}* gradient_address(const At& at, int gradient) "
-                            "{{\n{}}}\n\n",
-                            target, each.statements());
+    Policy policy("ReadGradients");
+    policy.constant("kComeFromElements", come_from_elements);
+    policy.constant("kQuerySums", config.query_sums);
+    policy.constant("kSumsDistances",
+                    has_sum(layout.mod(), config, gradients, passes::GradientSum::distance));
+    if (!gradients.empty()) {
+        policy.member(formatted("    static constexpr __device__ Sum sum_of(int i) {{\n"
+                                "        return {}Sum::element;\n    }}\n"
+                                "    static constexpr __device__ bool is_finite(int i) {{\n"
+                                "        return {}false;\n    }}\n",
+                                sums, finite));
+        policy.function(formatted("{}* address(const At& at, int i)",
+                                  layout.mod().deterministic ? "exact::Sum" : "float"),
+                        each);
+    }
+    return policy.text();
 }
 
 std::vector<NodeId> carried(const Layout& layout,
@@ -305,22 +316,34 @@ std::vector<NodeId> staged_reads(const passes::Mod& mod, const plan::KernelConfi
     return reads;
 }
 
-std::string emit_staged_reads(const Layout& layout, const plan::KernelConfig& config) {
-    const std::vector<NodeId> columns = staged_columns(layout.mod(), config);
-    std::vector<NodeId> rows = staged_reads(layout.mod(), config);
+std::string emit_key_index_2d(const Layout& layout, const plan::KernelConfig& config,
+                              const std::vector<passes::ReadGradient>& gradients) {
+    if (config.key_width == 0) return "";
+    const passes::Mod& mod = layout.mod();
+    const std::vector<NodeId> columns = staged_columns(mod, config);
+    std::vector<NodeId> rows = staged_reads(mod, config);
     rows.resize(rows.size() - columns.size());
     const auto dtype = [&](NodeId read) {
-        return layout.mod().program.buffers[layout.node(read).symbol].dtype;
+        return mod.program.buffers[layout.node(read).symbol].dtype;
     };
     std::size_t bytes = 0;
     for (const NodeId read : columns)
         bytes = std::max(bytes, size_of(dtype(read)));
-    std::string text =
-        formatted("constexpr int kRowReads = {}, kColumnReads = {}, kColumnBytes = {};\n"
-                  "template <int kRead> struct RowRead;\n"
-                  "template <int kRead> struct ColumnRead;\n",
-                  rows.size(), columns.size(), bytes);
+    Policy policy("KeyIndex2d");
+    policy.constant("kWidth", config.key_width);
+    policy.constant("kRowReads", static_cast<int>(rows.size()));
+    policy.constant("kColumnReads", static_cast<int>(columns.size()));
+    policy.constant("kColumnBytes", static_cast<int>(bytes));
+    policy.constant("kColumnsAreLinear", passes::are_columns_linear(mod, config.key_width), true);
+    policy.constant("kReadsAreLinear", passes::are_reads_linear(mod, config.key_width));
+    policy.constant("kSumsQuotients",
+                    has_sum(mod, config, gradients, passes::GradientSum::quotient));
+    policy.constant("kSumsRemainders",
+                    has_sum(mod, config, gradients, passes::GradientSum::remainder));
+    policy.constant("kStagesSums", config.stages_sums);
+    std::string text = policy.text();
     const auto emit = [&](std::string_view form, const std::vector<NodeId>& reads) {
+        if (!reads.empty()) text += formatted("template <int kRead> struct {};\n", form);
         for (std::size_t i = 0; i < reads.size(); ++i) {
             Body body(layout, Place::element, "at.");
             body.compute(layout.node(reads[i]).operands);
@@ -329,20 +352,24 @@ std::string emit_staged_reads(const Layout& layout, const plan::KernelConfig& co
                                       {Kind::buffer_data, layout.node(reads[i]).symbol},
                                       Kind::buffer_stride) +
                       ";");
-            text += formatted("template <> struct {}<{}> {{\n    using Element = {};\n"
-                              "    static __device__ const Element* address(const At& at) {{\n{}"
-                              "    }}\n}};\n",
-                              form, i, element_type(dtype(reads[i])), body.statements());
+            text += formatted("template <> struct {}<{}> {{\n    using Element = {};\n{}}};\n\n",
+                              form, i, element_type(dtype(reads[i])),
+                              member_function("const Element* address(const At& at)", body));
         }
     };
     emit("RowRead", rows);
     emit("ColumnRead", columns);
-    return text + "\n";
+    return text;
 }
 
-std::string emit_distance_values(const Layout& layout) {
-    return values_of(layout, passes::distance_values(layout.mod()),
-                     "float distance_value(const At& at, int index)", "0");
+std::string emit_distance_values(const Layout& layout, const plan::KernelConfig& config) {
+    const std::vector<NodeId> values = passes::distance_values(layout.mod());
+    Policy policy("TabulatedVectors");
+    policy.constant("kByDistance", static_cast<int>(values.size()));
+    if (config.kind == plan::KernelKind::expand)
+        policy.member(member_function("float distance_value(const At& at, int index)",
+                                      values_of(layout, values, "0")));
+    return policy.text();
 }
 
 std::string emit_distance_factors(const Layout& layout,
@@ -354,28 +381,41 @@ std::string emit_distance_factors(const Layout& layout,
                                   passes::GradientSum::distance
                               ? passes::distance_factor(layout.mod(), gradient)
                               : ir::kNoNode);
-    return values_of(layout, factors, "float distance_factor(const At& at, int index)", "1");
+    return device_function("float distance_factor(const At& at, int index)",
+                           values_of(layout, factors, "1"));
 }
 
-std::string emit_grid_conditions(const Layout& layout, const plan::KernelConfig& config) {
-    const analysis::Assumptions conditions =
-        config.borrows > 0 ? passes::grid_conditions(layout.mod()) : analysis::Assumptions();
-    std::string text = formatted("constexpr bool kGridHasConditions = {};\n", !conditions.empty());
+std::string emit_grid_gradients(const Layout& layout, const plan::KernelConfig& config) {
+    if (config.borrows == 0) return "";
+    const passes::Mod& mod = layout.mod();
+    Policy policy("GridGradients");
+    policy.constant("kPlaces", config.borrows);
+    const auto numbers = [&](std::string_view name, std::int64_t passes::BorrowPlace::* of) {
+        std::vector<int> values;
+        for (const passes::BorrowPlace& place : mod.borrow_places)
+            values.push_back(static_cast<int>(place.*of));
+        policy.member(numbers_function(name, values));
+    };
+    numbers("width", &passes::BorrowPlace::width);
+    numbers("query_offset", &passes::BorrowPlace::q_offset);
+    numbers("key_offset", &passes::BorrowPlace::kv_offset);
+    const analysis::Assumptions conditions = passes::grid_conditions(mod);
+    policy.constant("kHasConditions", !conditions.empty());
     for (const bool of_key : {false, true}) {
         Body body(layout, Place::element, "at.");
         std::string all;
         for (const auto& [condition, value] : conditions) {
-            const bool uses_key = layout.mod().dependence[condition].has(analysis::Dependence::kv);
+            const bool uses_key = mod.dependence[condition].has(analysis::Dependence::kv);
             if (uses_key != of_key) continue;
             body.compute({condition});
             all += (all.empty() ? "" : " && ") +
                    formatted("{}{}", value ? "" : "!", body.text(condition));
         }
-        body.line("return " + (all.empty() ? "true" : all) + ";");
-        text += device_function(
-            formatted("bool grid_takes_{}(const At& at)", of_key ? "key" : "query"), body);
+        if (all.empty()) continue;
+        body.line("return " + all + ";");
+        policy.function(formatted("bool takes_{}(const At& at)", of_key ? "key" : "query"), body);
     }
-    return text;
+    return policy.text();
 }
 
 } // namespace flexc::cuda

@@ -28,9 +28,10 @@ std::string emit_shared_gradient(const Layout& layout,
                                  const std::vector<passes::ReadGradient>& gradients);
 
 // For a warp-specialized backward: how each read's gradient is summed, and where the sum goes.
-std::string emit_gradient_addresses(const Layout& layout,
-                                    const std::vector<passes::ReadGradient>& gradients,
-                                    passes::TileSums tile);
+// come_from_elements: some do, not from tiles of dS.
+std::string emit_read_gradients(const Layout& layout, const plan::KernelConfig& config,
+                                const std::vector<passes::ReadGradient>& gradients,
+                                bool come_from_elements);
 
 // Those that the kernel adds.
 std::vector<passes::ReadGradient> gradients_of(const passes::Mod& mod,
@@ -47,13 +48,14 @@ std::string emit_row_gradients(const Layout& layout,
 // Reads by a row, then those by a column of the 2-D key index, that a warp-specialized
 // backward has from shared memory.
 std::vector<ir::NodeId> staged_reads(const passes::Mod& mod, const plan::KernelConfig& config);
-std::string emit_staged_reads(const Layout& layout, const plan::KernelConfig& config);
+std::string emit_key_index_2d(const Layout& layout, const plan::KernelConfig& config,
+                              const std::vector<passes::ReadGradient>& gradients);
 // Values by distance, and what sums over diagonals are multiplied with, each at an element.
-std::string emit_distance_values(const Layout& layout);
+std::string emit_distance_values(const Layout& layout, const plan::KernelConfig& config);
 std::string emit_distance_factors(const Layout& layout,
                                   const std::vector<passes::ReadGradient>& gradients,
                                   passes::TileSums tile);
-// Of queries and of keys, whether grids' gradients have anything of their elements.
-std::string emit_grid_conditions(const Layout& layout, const plan::KernelConfig& config);
+// Of gradients by differences of digits.
+std::string emit_grid_gradients(const Layout& layout, const plan::KernelConfig& config);
 
 } // namespace flexc::cuda

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cuda/names.h"
+#include "cuda/policy.h"
 #include "passes/gradient_order.h"
 #include "passes/table_gradient.h"
 #include "support/text.h"
@@ -62,13 +63,7 @@ class ShiftedReadEmitter {
         Body body(layout_, Place::element, "at.");
         const std::string result = unbracketed(write(body));
         body.line("return " + result + ";");
-        std::string text = formatted("    static __device__ {} {{\n", signature);
-        for (std::string_view rest = body.statements(); !rest.empty();) {
-            const std::size_t end = rest.find('\n') + 1;
-            text += "    " + std::string(rest.substr(0, end));
-            rest.remove_prefix(end);
-        }
-        return text + "    }\n";
+        return member_function(signature, body);
     }
     static std::string value(Body& body, NodeId id) {
         body.compute({id});
@@ -128,8 +123,8 @@ std::string emit_shifted_gradients(const Layout& layout,
                                    const std::vector<passes::ReadGradient>& gradients,
                                    passes::TileSums tile) {
     const std::vector<ShiftedRead>& reads = layout.mod().shifted_reads;
-    std::string text = "template <int kGradient> struct ShiftedGradient;\n";
-    std::size_t count = 0;
+    std::string text;
+    int count = 0;
     for (const passes::ReadGradient& gradient : gradients)
         if (passes::gradient_sum(layout.mod(), gradient, tile) == passes::GradientSum::shifted)
             text += ShiftedReadEmitter(
@@ -139,7 +134,10 @@ std::string emit_shifted_gradients(const Layout& layout,
                                         "    static constexpr bool kIsApart = {};\n",
                                         real_literal(passes::table_factor(layout.mod(), gradient)),
                                         passes::are_apart(layout.mod(), gradient)));
-    return text + formatted("constexpr int kShiftedGradients = {};\n\n", count);
+    if (count == 0) return "";
+    Policy policy("ShiftedGradients");
+    policy.constant("kCount", count);
+    return policy.text() + "template <int kGradient> struct ShiftedGradient;\n" + text + "\n";
 }
 
 } // namespace flexc::cuda

@@ -1,5 +1,6 @@
 #include "cuda/emit_staged_tables.h"
 
+#include "cuda/policy.h"
 #include "support/text.h"
 
 namespace flexc::cuda {
@@ -44,15 +45,6 @@ class StagedTableEmitter {
     }
 
   private:
-    static std::string member(std::string_view signature, const Body& body) {
-        std::string text = "    static __device__ " + std::string(signature) + " {\n";
-        for (std::string_view rest = body.statements(); !rest.empty();) {
-            const std::size_t end = rest.find('\n') + 1;
-            text += "    " + std::string(rest.substr(0, end));
-            rest.remove_prefix(end);
-        }
-        return text + "    }\n";
-    }
     Body body() const { return {layout_, Place::element, "at."}; }
     std::string extent(const Body& body, std::uint32_t dim) const {
         const ir::Dim& extent = layout_.mod().program.buffers[node_.symbol].dims[dim];
@@ -79,7 +71,7 @@ class StagedTableEmitter {
                           : formatted("flexc_bounded_product({}, {})", product,
                                       unbracketed(body.text_as(index.entries, CType::wide)));
         body.line(formatted("return {};", unbracketed(product)));
-        return member("long long count(const At& at)", body);
+        return member_function("long long count(const At& at)", body);
     }
     std::string row_address() const {
         Body body = this->body();
@@ -89,12 +81,12 @@ class StagedTableEmitter {
                       ? "return tables + kOffset;"
                       : formatted("return flexc_shifted(tables + kOffset, {});",
                                   unbracketed(body.text_as(bytes, CType::narrow))));
-        return member("unsigned row_address(const At& at, unsigned tables)", body);
+        return member_function("unsigned row_address(const At& at, unsigned tables)", body);
     }
     std::string data() const {
         Body body = this->body();
         body.line(formatted("return {};", body.argument({Kind::buffer_data, node_.symbol})));
-        return member("const Element* data(const At& at)", body);
+        return member_function("const Element* data(const At& at)", body);
     }
     std::string slice() const {
         Body body = this->body();
@@ -109,8 +101,8 @@ class StagedTableEmitter {
                 "entries[{}] = {};", i,
                 unbracketed(body.text_as(table_.split.indices[i].entries, CType::narrow))));
         }
-        return member("void slice(const At& at, long long (&first)[kDims], int (&entries)[kDims])",
-                      body);
+        return member_function(
+            "void slice(const At& at, long long (&first)[kDims], int (&entries)[kDims])", body);
     }
     std::string buffer() const {
         Body body = this->body();
@@ -119,9 +111,9 @@ class StagedTableEmitter {
             body.line(formatted("strides[{}] = {};", dim,
                                 body.argument({Kind::buffer_stride, node_.symbol, dim})));
         }
-        return member("void buffer(const At& at, long long (&extents)[kDims], long long "
-                      "(&strides)[kDims])",
-                      body);
+        return member_function("void buffer(const At& at, long long (&extents)[kDims], long long "
+                               "(&strides)[kDims])",
+                               body);
     }
     // What queries or keys alone give of each index that is looked at for a whole tile.
     std::string checked(std::string_view called, NodeId passes::AddressParts::* part) const {
@@ -138,8 +130,8 @@ class StagedTableEmitter {
                 "values[{}] = {};", i,
                 value == ir::kNoNode ? "0" : unbracketed(body.text_as(value, CType::narrow))));
         }
-        return member(formatted("void {}(const At& at, int (&values)[kCheckedIndices])", called),
-                      body);
+        return member_function(
+            formatted("void {}(const At& at, int (&values)[kCheckedIndices])", called), body);
     }
     std::string entries_of_checked() const {
         if (checked_.empty()) return "";
@@ -147,8 +139,8 @@ class StagedTableEmitter {
         for (std::size_t i = 0; i < checked_.size(); ++i)
             body.line(formatted("values[{}] = {};", i,
                                 unbracketed(body.text_as(checked_[i]->entries, CType::narrow))));
-        return member("void entries_of_checked(const At& at, int (&values)[kCheckedIndices])",
-                      body);
+        return member_function(
+            "void entries_of_checked(const At& at, int (&values)[kCheckedIndices])", body);
     }
 
     // Of tiles of keys, in bytes: what the first key gives of a place, and steps from there on.
@@ -169,25 +161,18 @@ class StagedTableEmitter {
             most.push_back(aligned_->reaches[i].most);
         }
         std::string text =
-            member("int key_bytes(const At& at)", body) + numbers("column_step", steps) +
-            numbers("profile", profiles) + lane_step() +
+            member_function("int key_bytes(const At& at)", body) +
+            numbers_function("column_step", steps) + numbers_function("profile", profiles) +
+            lane_step() +
             formatted("    static constexpr int kProfiles = {}, kLeastStep = {}, kMostStep = {};\n"
                       "    static constexpr int kRowStep = {};\n"
                       "    static constexpr bool kHasRowStep = {};\n",
                       aligned_->profiles.size(), aligned_->least_step * kEntryBytes,
                       aligned_->most_step * kEntryBytes,
                       aligned_->row_step.value_or(0) * kEntryBytes, aligned_->row_step.has_value());
-        if (!checked_.empty()) text += numbers("least_reach", least) + numbers("most_reach", most);
+        if (!checked_.empty())
+            text += numbers_function("least_reach", least) + numbers_function("most_reach", most);
         return text;
-    }
-    static std::string numbers(std::string_view called, const std::vector<int>& values) {
-        std::string list;
-        for (const int value : values)
-            list += formatted("{}{}", list.empty() ? "" : ", ", value);
-        return formatted("    static constexpr __device__ int {}(int i) {{\n"
-                         "        constexpr int numbers[] = {{{}}};\n"
-                         "        return numbers[i];\n    }}\n",
-                         called, list);
     }
     // Choices, as the lane is not known when the kernel is compiled.
     std::string lane_step() const {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "cuda/emit_derivative.h"
+#include "cuda/policy.h"
 #include "passes/table_gradient.h"
 #include "support/text.h"
 
@@ -12,10 +14,6 @@ using passes::Place;
 using Kind = passes::ArgumentSlot::Kind;
 
 namespace {
-
-std::string member_function(std::string_view signature, const std::string& statements) {
-    return formatted("    static __device__ {} {{\n{}    }}\n", signature, statements);
-}
 
 class TableEmitter {
   public:
@@ -87,10 +85,10 @@ class TableEmitter {
             if (dims_[i] < in_range.size() && in_range[dims_[i]])
                 proven += formatted("dim == {} || ", i);
         const std::string applies =
-            choice == ir::kNoNode ? "        return true;\n" : is_not_zero(choice, body);
+            choice == ir::kNoNode ? "    return true;\n" : is_not_zero(choice, body);
         return of_query + of_key +
                member_function("constexpr bool is_inside(int dim)",
-                               formatted("        return {}false;\n", proven)) +
+                               formatted("    return {}false;\n", proven)) +
                member_function("bool applies(const At& at, const QueryParts& of_query, const "
                                "KeyParts& of_key)",
                                applies) +
@@ -181,20 +179,23 @@ class TableEmitter {
 
 } // namespace
 
-std::string emit_table_gradients(const Layout& layout,
-                                 const std::vector<passes::ReadGradient>& gradients,
-                                 passes::TileSums tile) {
-    std::string text = "template <int kTable> struct TableGradient;\n";
+std::string emit_table_gradients(const Layout& layout, const plan::KernelConfig& config,
+                                 const std::vector<passes::ReadGradient>& gradients) {
+    std::string tables;
     int count = 0;
     bool are_kinds = true;
     for (const passes::ReadGradient& gradient : gradients)
-        if (passes::gradient_sum(layout.mod(), gradient, tile) == passes::GradientSum::table) {
-            text += TableEmitter(layout, gradient).text(count++);
+        if (passes::gradient_sum(layout.mod(), gradient, tile_sums(config)) ==
+            passes::GradientSum::table) {
+            tables += TableEmitter(layout, gradient).text(count++);
             are_kinds = are_kinds && passes::kind_dims(layout.mod(), gradient).has_value();
         }
-    return text + formatted("constexpr int kTableGradients = {};\n"
-                            "constexpr bool kSumsKinds = {};\n\n",
-                            count, count == 1 && are_kinds);
+    Policy policy("TableGradients");
+    policy.constant("kCount", count);
+    policy.constant("kWords", config.table_words);
+    policy.constant("kAreOfKinds", count == 1 && are_kinds);
+    return policy.text() +
+           (count > 0 ? "template <int kTable> struct TableGradient;\n" + tables + "\n" : "");
 }
 
 } // namespace flexc::cuda

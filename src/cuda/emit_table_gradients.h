@@ -5,13 +5,12 @@
 #include <vector>
 
 #include "cuda/expressions.h"
-#include "passes/gradient_sum.h"
+#include "plan/kernel.h"
 
 namespace flexc::cuda {
 
 // A TableGradient for each of the gradients that is summed as a table's.
-std::string emit_table_gradients(const Layout& layout,
-                                 const std::vector<passes::ReadGradient>& gradients,
-                                 passes::TileSums tile);
+std::string emit_table_gradients(const Layout& layout, const plan::KernelConfig& config,
+                                 const std::vector<passes::ReadGradient>& gradients);
 
 } // namespace flexc::cuda

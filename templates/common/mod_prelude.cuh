@@ -10,6 +10,7 @@
 #include "common/math.cuh"
 #include "common/special_functions.cuh"
 #include "common/trigonometry.cuh"
+#include "policies/all.cuh"
 
 // --- integers: int where ranges allow it, else long long
 // -------------------------------------------

@@ -90,16 +90,16 @@ class TableCopies {
   public:
     // Of floats, what is left by a sum in whole numbers has one too.
     static constexpr int kParts = sizeof(mod::Element) == 4 ? 2 : 1;
-    static constexpr int kPartBytes = 4 * mod::kTableWords, kBytes = kParts * kPartBytes;
+    static constexpr int kPartBytes = 4 * mod::TableGradients::kWords, kBytes = kParts * kPartBytes;
 
     // Of `count` entries, up to kTableWords; 0 for none.
     __device__ TableCopies(unsigned memory, int first, int count)
         : memory_(memory), first_(first), count_(count),
-          shift_(count == 0 ? 0 : min(5, 31 - __clz(mod::kTableWords / count))) {}
+          shift_(count == 0 ? 0 : min(5, 31 - __clz(mod::TableGradients::kWords / count))) {}
     // Of these, with some beside them, or of the middle of them; total: of a table.
     static __device__ TableCopies around(unsigned memory, const PlaceRange& places, int total) {
         const int range = places.count();
-        int count = mod::kTableWords;
+        int count = mod::TableGradients::kWords;
         while (count > 32 && count / 2 >= range + range / 8)
             count /= 2;
         const int first = max(0, min(places.least - (count - range) / 2, total - count));
@@ -363,7 +363,7 @@ template <int kTable, typename Tile> class PlacesOfElements {
     __device__ PlaceRange range() const {
         PlaceRange range;
         const int total = entries_.count();
-        if (total <= mod::kTableWords) {
+        if (total <= mod::TableGradients::kWords) {
             range.most = total - 1;
             return range;
         }

@@ -14,7 +14,7 @@ constexpr int kThreads = 32 * mod::kWarps;
 constexpr TileSizes backward_sizes() {
     TileSizes sizes = {mod::kQueryTile, mod::kKeyTile,  mod::kStages,
                        mod::kHeadDim,   mod::kHeadDimV, static_cast<int>(sizeof(Element))};
-    sizes.table_sums = {mod::kTableGradients, mod::kTableWords, mod::kWarps};
+    sizes.table_sums = {mod::TableGradients::kCount, mod::TableGradients::kWords, mod::kWarps};
     return sizes;
 }
 constexpr TileSizes kSizes = backward_sizes();

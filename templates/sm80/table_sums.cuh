@@ -28,7 +28,7 @@ struct TableTile {
     static constexpr int kLaneRows = (kRows + 31) / 32;
     static constexpr int kRowsAtOnce = 4, kElementRowsAtOnce = 2;
     using Pair = Select<kElementBytes == 4, FloatPair, unsigned>;
-    static_assert(mod::kTableGradients == 0 ||
+    static_assert(mod::TableGradients::kCount == 0 ||
                   (mod::kKeyTile % kKeys == 0 && mod::kWarps % kPanels == 0 &&
                    kRows % kRowsAtOnce == 0 && kLaneRows <= 2));
 
@@ -92,7 +92,8 @@ __device__ inline constexpr float most_finite(flexc_bf16) { return kMostFinite; 
 __device__ inline constexpr float most_finite(float) { return kMostFinite; }
 
 class TableSums {
-    static constexpr TableSumSizes kSizes = {mod::kTableGradients, mod::kTableWords, mod::kWarps};
+    static constexpr TableSumSizes kSizes = {mod::TableGradients::kCount,
+                                             mod::TableGradients::kWords, mod::kWarps};
     static constexpr int kThreads = 32 * mod::kWarps;
     static constexpr int kTableBytes = kSizes.table_bytes(TableTile::kElementBytes);
     static constexpr int kFloats = kSizes.floats(TableTile::kElementBytes);
@@ -170,11 +171,11 @@ class TableSums {
     }
     // Whether they have no room together, so that a tile decides of which there are sums.
     template <typename Entries> static __device__ bool are_many(const Entries& entries) {
-        return entries.count() > mod::kTableWords;
+        return entries.count() > mod::TableGradients::kWords;
     }
 
     template <int kTable> __device__ void meet_table(const TableTile& tile) const {
-        if constexpr (kTable < mod::kTableGradients) {
+        if constexpr (kTable < mod::TableGradients::kCount) {
             const TableEntries<kTable> entries(tile);
             if (entries.exist() && are_many(entries)) {
                 const typename PlacesOf<kTable, TableTile>::Type places(tile, entries);
@@ -209,7 +210,7 @@ class TableSums {
             return;
         }
         const PlaceRange range = met<kTable>(total);
-        const bool have_room = range.count() <= mod::kTableWords;
+        const bool have_room = range.count() <= mod::TableGradients::kWords;
         if (range.count() <= 0 || window.holds(range)) return;
         // Sums of many entries would go to memory at each tile, and few of the next be among them.
         if (!have_room && (mod::TableGradient<kTable>::kIsSeparable || window.count != 0)) return;
@@ -222,7 +223,7 @@ class TableSums {
     }
 
     template <int kTable> __device__ void add_table(const TableTile& tile, bool is_finite) {
-        if constexpr (kTable < mod::kTableGradients) {
+        if constexpr (kTable < mod::TableGradients::kCount) {
             const TableEntries<kTable> entries(tile);
             if (entries.exist()) {
                 const bool has_places = is_finite && entries.count() != 0;
@@ -251,7 +252,7 @@ class TableSums {
     }
 
     template <int kTable> __device__ void take_table(TableFixedPoint fixed) const {
-        if constexpr (kTable < mod::kTableGradients) {
+        if constexpr (kTable < mod::TableGradients::kCount) {
             const TableCopies copies = copies_of(kTable);
 #pragma unroll 1
             for (int entry = thread(); entry < copies.count(); entry += kThreads) {
@@ -278,7 +279,7 @@ class TableSums {
         }
     }
     template <int kTable> __device__ void flush_table(const TableTile& tile) {
-        if constexpr (kTable < mod::kTableGradients) {
+        if constexpr (kTable < mod::TableGradients::kCount) {
             if (windows_[kTable].count != 0) flush_window<kTable>(TableEntries<kTable>(tile));
             windows_[kTable] = {};
             flush_table<kTable + 1>(tile);
@@ -288,7 +289,7 @@ class TableSums {
     unsigned memory_;
     unsigned largest_ = 0; // that the thread has seen, as bits
     float added_ = 0;      // the largest of the tile that was added in whole numbers; 0: none was
-    Window windows_[larger(1, mod::kTableGradients)];
+    Window windows_[larger(1, mod::TableGradients::kCount)];
 };
 
 struct NoTableSums {
@@ -300,6 +301,6 @@ struct NoTableSums {
     __device__ void take() {}
     __device__ void flush(const Surroundings&, int) {}
 };
-using TableGradients = Select<(mod::kTableGradients > 0), TableSums, NoTableSums>;
+using TableGradients = Select<(mod::TableGradients::kCount > 0), TableSums, NoTableSums>;
 
 } // namespace sm80

@@ -29,13 +29,13 @@ template <typename E> struct BiasRows {
 
 // By one warp: biases of some queries and the tile's keys. A lane keeps its 16 bytes of keys and
 // steps down the rows. Rows past the end are not written, since their results are dropped.
-__device__ inline void copy_biases(const BiasRows<const mod::BiasElement>& from, int first_row,
-                                   int rows, int keys, unsigned to, Barrier full) {
+__device__ inline void copy_biases(const BiasRows<const mod::DenseBias::Element>& from,
+                                   int first_row, int rows, int keys, unsigned to, Barrier full) {
     constexpr int kChunkKeys = 16 / kBiasBytes;
     constexpr int kChunks = mod::kKeyTile / kChunkKeys, kRows = 32 / kChunks;
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int row = lane / kChunks, key = lane % kChunks * kChunkKeys;
-    const mod::BiasElement* next = from.corner + (first_row + row) * from.step + key;
+    const mod::DenseBias::Element* next = from.corner + (first_row + row) * from.step + key;
     to += row * kBiasRowBytes + key * kBiasBytes;
     const int last = key < keys ? rows - row : 0;
 #pragma unroll 4
@@ -50,7 +50,7 @@ __device__ inline void copy_biases(const BiasRows<const mod::BiasElement>& from,
 struct NoBiasTiles {
     // By a warp of the producer: biases of a tile of queries.
     static __device__ void copy(const AttentionArguments&, Shared,
-                                const BiasRows<const mod::BiasElement>&, int, int, int) {}
+                                const BiasRows<const mod::DenseBias::Element>&, int, int, int) {}
     // By consumers: wait for a step's biases, and release them once P, or dS, is computed.
     static __device__ void wait(const Shared&, unsigned) {}
     static __device__ void leave_after_p(const Shared&, unsigned) {}
@@ -60,8 +60,8 @@ struct NoBiasTiles {
 // In a ring of tiles. kHolds: derivatives read them too.
 template <bool kHolds> struct BiasTiles {
     static __device__ void copy(const AttentionArguments& attention, Shared shared,
-                                const BiasRows<const mod::BiasElement>& biases, int first_row,
-                                int first_key, int step) {
+                                const BiasRows<const mod::DenseBias::Element>& biases,
+                                int first_row, int first_key, int step) {
         const int stage = step % kBiasRing;
         shared.biases_empty(stage).wait(step / kBiasRing % 2 ^ 1);
         copy_biases(biases, first_row, min(attention.q_len - first_row, mod::kQueryTile),

@@ -53,7 +53,7 @@ class TileBiases {
     __device__ BiasPair load(int pair) const {
         BiasPair biases{};
         if constexpr (kCopiesBiases)
-            load_bias_pair(mod::BiasElement{}, biases_ + 8 * pair * kBiasRowBytes, biases);
+            load_bias_pair(mod::DenseBias::Element{}, biases_ + 8 * pair * kBiasRowBytes, biases);
         return biases;
     }
     // dS of some of the tile's queries.

@@ -25,7 +25,7 @@ template <typename E> __device__ inline float load_staged(E, unsigned from) {
 }
 
 // Sixteen keys of a warp start at a multiple of 16: they are in one row of such widths.
-constexpr bool kKeysAreInOneRow = mod::kKeyWidth % 16 == 0;
+constexpr bool kKeysAreInOneRow = kKeyWidth % 16 == 0;
 
 // What is read by the row, for two queries: at once for both keys,
 struct OneRow {
@@ -80,19 +80,19 @@ using StagedColumnsOfKeys =
 
 class StagedIndex2dReads {
   public:
-    static constexpr int kReads = mod::kRowReads + mod::kColumnReads;
+    static constexpr int kReads = mod::KeyIndex2d::kRowReads + mod::KeyIndex2d::kColumnReads;
     // [query][key][read], reads by the row first.
     using Values = float[2][2][kReads > 0 ? kReads : 1];
 
     // first_key: this thread's; first_query: of the tile.
     __device__ StagedIndex2dReads(int tile_key, int first_key, int first_query)
         : first_query_(first_query) {
-        const int start = tile_key - tile_key % mod::kKeyWidth;
+        const int start = tile_key - tile_key % kKeyWidth;
 #pragma unroll
         for (int key = 0; key < 2; ++key) {
             const int from_start = first_key + 8 * key - start;
-            row_[key] = from_start / mod::kKeyWidth * (4 * mod::kQueryTile) + 4 * first_query;
-            column_[key] = from_start % mod::kKeyWidth;
+            row_[key] = from_start / kKeyWidth * (4 * mod::kQueryTile) + 4 * first_query;
+            column_[key] = from_start % kKeyWidth;
         }
     }
 
@@ -100,8 +100,8 @@ class StagedIndex2dReads {
 
     // Of the queries 8 * pair from the thread's first.
     __device__ void load(Values& values, int pair) const {
-        load_rows(IndicesTo<mod::kRowReads>{}, values, pair);
-        load_columns(IndicesTo<mod::kColumnReads>{}, values, pair);
+        load_rows(IndicesTo<mod::KeyIndex2d::kRowReads>{}, values, pair);
+        load_columns(IndicesTo<mod::KeyIndex2d::kColumnReads>{}, values, pair);
     }
 
   private:
@@ -119,11 +119,11 @@ class StagedIndex2dReads {
         (load_column<kReads>(values, pair), ...);
     }
     template <int kRead> __device__ void load_column(Values& values, int pair) const {
-        const unsigned columns = memory_ + mod::kRowReads * kRowReadBytes +
+        const unsigned columns = memory_ + mod::KeyIndex2d::kRowReads * kRowReadBytes +
                                  kRead * kColumnReadBytes + 8 * pair * kColumnPitch;
         float of_keys[2][2];
         StagedColumnsOfKeys<ColumnElement<kRead>>::load(columns, column_, first_query_, of_keys);
-        put(values, mod::kRowReads + kRead, of_keys);
+        put(values, mod::KeyIndex2d::kRowReads + kRead, of_keys);
     }
     static __device__ void put(Values& values, int read, const float (&of_keys)[2][2]) {
 #pragma unroll

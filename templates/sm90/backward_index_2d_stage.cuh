@@ -32,8 +32,8 @@ struct Index2dStage {
 
     // Arrives twice for each lane: for what it stored and for what it copies.
     __device__ void fill(Barrier full) const {
-        if constexpr (mod::kRowReads > 0) fill_rows();
-        fill_all_columns(IndicesTo<mod::kColumnReads>{});
+        if constexpr (mod::KeyIndex2d::kRowReads > 0) fill_rows();
+        fill_all_columns(IndicesTo<mod::KeyIndex2d::kColumnReads>{});
         full.arrive();
         arrive_after_copies(full);
     }
@@ -47,7 +47,7 @@ struct Index2dStage {
 
     // By number: a function for each read, as columns have, spills more.
     template <int kRead = 0> __device__ float row_value(const mod::At& at, int read) const {
-        if constexpr (kRead < mod::kRowReads) {
+        if constexpr (kRead < mod::KeyIndex2d::kRowReads) {
             if (read != kRead) return row_value<kRead + 1>(at, read);
             const RowElement<kRead>* const from = mod::RowRead<kRead>::address(at);
             return from == nullptr ? 0 : flexc_to_float(*from);
@@ -57,9 +57,9 @@ struct Index2dStage {
     }
     __device__ void fill_rows() const {
         constexpr int kInFlight = 4; // reads
-        const int start = first_key - first_key % mod::kKeyWidth;
+        const int start = first_key - first_key % kKeyWidth;
 #pragma unroll
-        for (int read = 0; read < mod::kRowReads; ++read)
+        for (int read = 0; read < mod::KeyIndex2d::kRowReads; ++read)
 #pragma unroll 1
             for (int query = lane(); query < mod::kQueryTile; query += 32) {
                 const unsigned to = memory + read * kRowReadBytes + 4 * query;
@@ -70,7 +70,7 @@ struct Index2dStage {
                     for (int i = 0; i < kInFlight; ++i)
                         if (first + i < kIndex2dRows)
                             values[i] = at(
-                                query, start + (first + i) * mod::kKeyWidth,
+                                query, start + (first + i) * kKeyWidth,
                                 [&](const mod::At& element) { return row_value(element, read); });
 #pragma unroll
                     for (int i = 0; i < kInFlight; ++i)
@@ -85,16 +85,17 @@ struct Index2dStage {
     }
     template <int kRead> __device__ void fill_columns() const {
         using E = ColumnElement<kRead>;
-        constexpr int kBytes = mod::kKeyWidth * static_cast<int>(sizeof(E)); // of a query
+        constexpr int kBytes = kKeyWidth * static_cast<int>(sizeof(E)); // of a query
         constexpr int kPiece = kBytes % 16 == 0 ? 16 : 4;
-        const unsigned columns = memory + mod::kRowReads * kRowReadBytes + kRead * kColumnReadBytes;
+        const unsigned columns =
+            memory + mod::KeyIndex2d::kRowReads * kRowReadBytes + kRead * kColumnReadBytes;
 #pragma unroll 1
         for (int band = 0; band < mod::kQueryTile; band += 32) {
             const E* const first = address<kRead>(band + lane(), 0);
             const bool in_pieces =
-                mod::kColumnsAreLinear && kBytes % kPiece == 0 &&
-                attention.kv_len >= mod::kKeyWidth && first != nullptr &&
-                address<kRead>(band + lane(), mod::kKeyWidth - 1) == first + mod::kKeyWidth - 1 &&
+                mod::KeyIndex2d::kColumnsAreLinear && kBytes % kPiece == 0 &&
+                attention.kv_len >= kKeyWidth && first != nullptr &&
+                address<kRead>(band + lane(), kKeyWidth - 1) == first + kKeyWidth - 1 &&
                 reinterpret_cast<unsigned long long>(first) % kPiece == 0;
             const unsigned to = columns + band * kColumnPitch;
             if (__all_sync(0xffffffffu, in_pieces))
@@ -126,8 +127,8 @@ struct Index2dStage {
     template <int kRead> __device__ void copy_elements(unsigned to, int band) const {
         using E = ColumnElement<kRead>;
 #pragma unroll 1
-        for (int i = lane(); i < 32 * mod::kKeyWidth; i += 32) {
-            const int query = i / mod::kKeyWidth, column = i % mod::kKeyWidth;
+        for (int i = lane(); i < 32 * kKeyWidth; i += 32) {
+            const int query = i / kKeyWidth, column = i % kKeyWidth;
             const E* const from = address<kRead>(band + query, column);
             store_shared_element(to + query * kColumnPitch + column * static_cast<int>(sizeof(E)),
                                  from == nullptr ? E{} : *from);

@@ -13,26 +13,27 @@ class Index2dTables {
   public:
     __device__ Index2dTables(const AttentionArguments& attention, int first_key)
         : attention_(attention), last_query_(attention.q_len - 1),
-          start_(first_key - first_key % mod::kKeyWidth),
-          last_row_(min(start_ / mod::kKeyWidth + kIndex2dRows, rows_of(attention)) - 1 -
-                    start_ / mod::kKeyWidth) {}
+          start_(first_key - first_key % kKeyWidth),
+          last_row_(min(start_ / kKeyWidth + kIndex2dRows, rows_of(attention)) - 1 -
+                    start_ / kKeyWidth) {}
 
     // Takes a while, so that what does not depend on it goes first.
     __device__ void find(const mod::Arguments& arguments, const HeadPlace& place) {
         is_known_ = true;
-        if (!mod::kReadsAreLinear) return;
-        is_inside_ = attention_.kv_len >= mod::kKeyWidth;
-        static_for<mod::kRowReads>([&](auto read) { find_rows<read.kValue>(arguments, place); });
-        static_for<mod::kColumnReads>(
+        if (!mod::KeyIndex2d::kReadsAreLinear) return;
+        is_inside_ = attention_.kv_len >= kKeyWidth;
+        static_for<mod::KeyIndex2d::kRowReads>(
+            [&](auto read) { find_rows<read.kValue>(arguments, place); });
+        static_for<mod::KeyIndex2d::kColumnReads>(
             [&](auto read) { find_columns<read.kValue>(arguments, place); });
     }
     __device__ bool is_known() const { return is_known_; }
     // False where something is outside its buffer, or not in whole pieces.
-    __device__ bool is_inside() const { return mod::kReadsAreLinear && is_inside_; }
+    __device__ bool is_inside() const { return mod::KeyIndex2d::kReadsAreLinear && is_inside_; }
 
     // By the tile's rows: of as many queries of a lane as there are registers for.
     static constexpr int kBands = mod::kQueryTile / 32;
-    static constexpr int kRowValues = mod::kRowReads * kIndex2dRows;
+    static constexpr int kRowValues = mod::KeyIndex2d::kRowReads * kIndex2dRows;
     static constexpr int kHeldBands = kBands * kRowValues <= 8 ? kBands : 0;
     struct Rows {
         float of[kHeldBands > 0 ? kHeldBands : 1][kRowValues > 0 ? kRowValues : 1];
@@ -46,8 +47,9 @@ class Index2dTables {
     }
     // Arrives twice for each lane: for what it stored and for what it copies.
     __device__ void fill(Rows& rows, int tile_query, unsigned memory, Barrier full) const {
-        static_for<mod::kColumnReads>([&](auto read) {
-            copy_columns<read.kValue>(memory + mod::kRowReads * kRowReadBytes, tile_query);
+        static_for<mod::KeyIndex2d::kColumnReads>([&](auto read) {
+            copy_columns<read.kValue>(memory + mod::KeyIndex2d::kRowReads * kRowReadBytes,
+                                      tile_query);
         });
 #pragma unroll(kHeldBands > 0 ? kBands : 1)
         for (int band = 0; band < kBands; ++band) {
@@ -75,7 +77,7 @@ class Index2dTables {
     static __device__ int lane() { return static_cast<int>(threadIdx.x) % 32; }
 
     static __device__ int rows_of(const AttentionArguments& attention) {
-        return (attention.kv_len + mod::kKeyWidth - 1) / mod::kKeyWidth;
+        return (attention.kv_len + kKeyWidth - 1) / kKeyWidth;
     }
 
     // By its corners: of the first and last query, and of keys `count` steps apart. 0 is outside.
@@ -107,12 +109,13 @@ class Index2dTables {
     template <int kRead>
     __device__ void find_rows(const mod::Arguments& arguments, const HeadPlace& place) {
         rows_[kRead] =
-            table_between(arguments, place, start_, start_ + last_row_ * mod::kKeyWidth, last_row_,
+            table_between(arguments, place, start_, start_ + last_row_ * kKeyWidth, last_row_,
                           [](const mod::At& at) { return mod::RowRead<kRead>::address(at); });
     }
     // Of the lane's query, from the first of the warp's on.
     __device__ void read_rows(float (&values)[kRowValues > 0 ? kRowValues : 1], int query) const {
-        static_for<mod::kRowReads>([&](auto read) { read_row<read.kValue>(values, query); });
+        static_for<mod::KeyIndex2d::kRowReads>(
+            [&](auto read) { read_row<read.kValue>(values, query); });
     }
     template <int kRead>
     __device__ void read_row(float (&values)[kRowValues > 0 ? kRowValues : 1], int query) const {
@@ -125,13 +128,13 @@ class Index2dTables {
     }
 
     template <int kRead> static constexpr int kElementBytes = sizeof(ColumnElement<kRead>);
-    template <int kRead> static constexpr int kBytes = mod::kKeyWidth * kElementBytes<kRead>;
+    template <int kRead> static constexpr int kBytes = kKeyWidth * kElementBytes<kRead>;
     template <int kRead> static constexpr int kPiece = kBytes<kRead> % 16 == 0 ? 16 : 4;
 
     template <int kRead>
     __device__ void find_columns(const mod::Arguments& arguments, const HeadPlace& place) {
         const Table table =
-            table_between(arguments, place, 0, mod::kKeyWidth - 1, mod::kKeyWidth - 1,
+            table_between(arguments, place, 0, kKeyWidth - 1, kKeyWidth - 1,
                           [](const mod::At& at) { return mod::ColumnRead<kRead>::address(at); });
         is_inside_ = is_inside_ && table.by_row == kElementBytes<kRead> &&
                      kBytes<kRead> % kPiece<kRead> == 0 && table.first % kPiece<kRead> == 0 &&
@@ -155,8 +158,8 @@ class Index2dTables {
     const int last_query_;
     const int start_, last_row_; // of the tile: where its first row starts; which row is the last
     bool is_known_ = false, is_inside_ = false;
-    Table rows_[mod::kRowReads > 0 ? mod::kRowReads : 1];
-    Table columns_[mod::kColumnReads > 0 ? mod::kColumnReads : 1];
+    Table rows_[mod::KeyIndex2d::kRowReads > 0 ? mod::KeyIndex2d::kRowReads : 1];
+    Table columns_[mod::KeyIndex2d::kColumnReads > 0 ? mod::KeyIndex2d::kColumnReads : 1];
 };
 
 // What the producer does beside a tile of queries and its d_out, for one head and tile of keys:

@@ -141,7 +141,7 @@ template <typename Places> struct RequestAfterRequest {
     }
 };
 
-constexpr bool kBatchesTogether = mod::kBatchesShareDenseBias && !mod::kHasBlockMask;
+constexpr bool kBatchesTogether = mod::DenseBias::kIsSharedByBatches && !mod::kHasBlockMask;
 using BandOrder = FirstTilesFirst<Select<mod::kClamps == 0, TilesPastTheBand, NoShortTiles>>;
 using DenseKeyOrder = Select<
     mod::kHasBlockMask, LongestTilesFirst,

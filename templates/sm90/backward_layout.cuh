@@ -4,6 +4,7 @@
 #include "sm90/backward_layout.h"
 #include "sm90/barrier.cuh"
 #include "sm90/gradients/distance_sums.cuh"
+#include "sm90/key_width.cuh"
 #include "sm90/mask_tile.cuh"
 #include "sm90/warpgroup.cuh"
 
@@ -12,30 +13,33 @@ extern __shared__ __align__(1024) unsigned char shared_memory[];
 namespace sm90 {
 
 // Whether warps of the producer's warpgroup sum the tile of dS.
-constexpr bool kSumsInTile = mod::kSumsDistances || mod::kSumsQuotients || mod::kSumsRemainders ||
-                             mod::kSumsTables || mod::kSumsShifts;
+constexpr bool kSumsInTile = mod::ReadGradients::kSumsDistances ||
+                             mod::KeyIndex2d::kSumsQuotients || mod::KeyIndex2d::kSumsRemainders ||
+                             (mod::TableGradients::kCount > 0) ||
+                             (mod::ShiftedGradients::kCount > 0);
 constexpr __device__ BackwardShape shape_of_program() {
     BackwardShape shape{};
     shape.head_dim = mod::kHeadDim;
     shape.head_dim_v = mod::kHeadDimV;
     shape.query_tile = mod::kQueryTile;
     shape.d_scores_stages = mod::kDScoresStages;
-    shape.bias_stages = mod::kBiasStages;
-    shape.bias_bytes = sizeof(mod::BiasElement);
-    shape.adds_bias_gradients = mod::kDenseBiasGradient >= 0;
-    shape.biases_are_narrow = mod::kDenseBiasIsNarrow;
+    shape.bias_stages = mod::DenseBias::kStages;
+    shape.bias_bytes = sizeof(mod::DenseBias::Element);
+    shape.adds_bias_gradients = mod::DenseBias::kGradient >= 0;
+    shape.biases_are_narrow = mod::DenseBias::kIsNarrow;
     shape.sums_tile = kSumsInTile;
     constexpr int kRowBytes = sizeof(mod::Row);
     const bool stages_rows =
         !__is_empty(mod::Row) && kRowBytes <= shape.most_row_bytes() && !kSumsInTile;
     shape.row_bytes = stages_rows ? kRowBytes : 0;
-    shape.key_width = mod::kKeyWidth;
-    shape.row_reads = mod::kRowReads;
-    shape.column_reads = mod::kColumnReads;
-    shape.column_bytes = mod::kColumnBytes;
-    shape.column_sums = mod::kStagesSums && mod::kSumsRemainders ? mod::kKeyWidth : 0;
-    shape.table_words = mod::kTableWords;
-    shape.query_sums = mod::kQuerySums;
+    shape.key_width = kKeyWidth;
+    shape.row_reads = mod::KeyIndex2d::kRowReads;
+    shape.column_reads = mod::KeyIndex2d::kColumnReads;
+    shape.column_bytes = mod::KeyIndex2d::kColumnBytes;
+    shape.column_sums =
+        mod::KeyIndex2d::kStagesSums && mod::KeyIndex2d::kSumsRemainders ? kKeyWidth : 0;
+    shape.table_words = mod::TableGradients::kWords;
+    shape.query_sums = mod::ReadGradients::kQuerySums;
     shape.has_block_mask = mod::kHasBlockMask;
     shape.is_persistent = mod::kPersistent;
     shape.is_ragged = mod::kKeysAreRagged;
@@ -49,7 +53,7 @@ constexpr bool kSharesKeys = kShape.shares_keys();
 constexpr int kScoreQueries = kSharesKeys ? mod::kQueryTile / kConsumers : mod::kQueryTile;
 static_assert(kThreads == 32 * mod::kWarps);
 
-constexpr bool kSumsIndex2d = mod::kSumsQuotients || mod::kSumsRemainders;
+constexpr bool kSumsIndex2d = mod::KeyIndex2d::kSumsQuotients || mod::KeyIndex2d::kSumsRemainders;
 
 // Position in shared memory of a row's panel, counted in panels. Of three panels the middle one
 // comes last, because backward_share.cuh needs it at a higher address than both others.
@@ -64,9 +68,9 @@ static_assert(kRowBlocks == 1 || (kRowBlocks == 2 && kGroups <= 8));
 
 // Biases: a tile has a row for each query. Where their gradient is added in parts, dq goes to the
 // accumulator from registers, half of the columns from each warpgroup.
-constexpr bool kCopiesBiases = mod::kBiasStages > 0;
+constexpr bool kCopiesBiases = mod::DenseBias::kStages > 0;
 constexpr bool kAddsBiasGradients = kShape.adds_bias_gradients;
-constexpr int kBiasRing = kCopiesBiases ? mod::kBiasStages : 1;
+constexpr int kBiasRing = kCopiesBiases ? mod::DenseBias::kStages : 1;
 constexpr int kBiasBytes = kShape.bias_bytes;
 constexpr int kBiasRowBytes = kShape.bias_row_bytes();
 constexpr int kBiasTileBytes = kShape.bias_tile_bytes();
@@ -93,16 +97,16 @@ constexpr bool kStagesRows = kShape.row_bytes > 0;
 constexpr int kDScoresBytes = kShape.d_scores_bytes(); // of a stage
 // Where tiles of keys are whole rows of their 2-D key index, MMAs sum dS over it, and what they
 // leave for its columns goes to memory by TMA: a row for each query.
-constexpr bool kSumsByMma = kSumsIndex2d && mod::kStagesSums;
-constexpr int kSumsRowBytes = 4 * mod::kKeyWidth;
+constexpr bool kSumsByMma = kSumsIndex2d && mod::KeyIndex2d::kStagesSums;
+constexpr int kSumsRowBytes = 4 * kKeyWidth;
 constexpr int kQuerySumsBytes = kShape.query_sums_bytes();
-static_assert(!kSharesKeys || mod::kQuerySums == 0);
+static_assert(!kSharesKeys || mod::ReadGradients::kQuerySums == 0);
 constexpr int kDScoresThreads = 128 * kConsumers + (kReadsTile ? 32 * kSumWarps : 0);
 
 // What a program reads by a query and a row or column of the 2-D key index is staged beside the
 // queries: for each read by the row a float of each row that a tile of keys touches and each query,
 // for each read by the column the columns of each query, as they are in memory.
-constexpr bool kStagesIndex2d = mod::kRowReads + mod::kColumnReads > 0;
+constexpr bool kStagesIndex2d = mod::KeyIndex2d::kRowReads + mod::KeyIndex2d::kColumnReads > 0;
 constexpr int kIndex2dRows = kShape.index_2d_rows();
 constexpr int kRowReadBytes = kShape.row_read_bytes();
 constexpr int kColumnPitch = kShape.column_pitch();
@@ -139,7 +143,7 @@ struct Shared {
     __device__ Barrier biases_full(int stage) const { return barrier(14 + 2 * stage); }
     __device__ Barrier biases_empty(int stage) const { return barrier(15 + 2 * stage); }
     // With one stage of dS: all MMAs that read it have ended.
-    __device__ Barrier d_scores_empty() const { return barrier(14 + 2 * mod::kBiasStages); }
+    __device__ Barrier d_scores_empty() const { return barrier(14 + 2 * mod::DenseBias::kStages); }
 
     // Where gradients by query are summed over warps: all warps have written theirs of a step.
     __device__ Barrier sums_full() const { return barrier(kOwnBarriers - 1); }
@@ -198,8 +202,8 @@ struct Shared {
             piece_empty(i).initialise(kAddsBiasGradients ? 32 : 1);
         }
         if constexpr (mod::kDScoresStages == 1) d_scores_empty().initialise(128 * kConsumers);
-        if constexpr (mod::kQuerySums > 0) sums_full().initialise(128 * kConsumers);
-        for (int i = 0; i < mod::kBiasStages; ++i) {
+        if constexpr (mod::ReadGradients::kQuerySums > 0) sums_full().initialise(128 * kConsumers);
+        for (int i = 0; i < mod::DenseBias::kStages; ++i) {
             biases_full(i).initialise(32);
             biases_empty(i).initialise(128 * kConsumers);
         }

@@ -10,8 +10,9 @@ namespace sm90 {
 // product runs, the derivative afterwards. If it does: it is multiplied into P once P is packed for
 // dv. If gradients of buffers need the score as well: after both products.
 constexpr bool kAtOnce =
-    mod::kAddsGradients && (mod::kDerivativeUsesScore || mod::kPartialsUseScore);
-constexpr bool kFolds = !kAtOnce && mod::kDerivativeUsesScore;
+    mod::ReadGradients::kComeFromElements &&
+    (mod::ScoreDerivative::kUsesScore || mod::ScoreDerivative::kPartialsUseScore);
+constexpr bool kFolds = !kAtOnce && mod::ScoreDerivative::kUsesScore;
 
 // For 128 queries, registers cannot hold P both as floats and as packed fragments beside both
 // products. So dS overwrites the floats before the fragments are multiplied; where that would spill
@@ -29,15 +30,17 @@ constexpr bool kHoldsQueryGradient = (round_up_16(mod::kHeadDim) + round_up_16(m
                                      160;
 // dv is multiplied first, which frees the registers of P's fragments for a mod's derivative.
 constexpr bool kFinishesDvEarly =
-    mod::kQueryTile == 128 && !kAtOnce && (mod::kAddsGradients || !mod::kDerivativeIsOne);
+    mod::kQueryTile == 128 && !kAtOnce &&
+    (mod::ReadGradients::kComeFromElements || !mod::ScoreDerivative::kIsOne);
 
 constexpr bool kOverlapsSums = kHoldsQueryGradient && !kFinishesDvEarly; // of dk and all of dq
 // Whether what is added is dS, not what another derivative makes of it element by element.
-constexpr bool kAddsScores = kAddsParts && mod::kDenseBiasIsOfScores;
+constexpr bool kAddsScores = kAddsParts && mod::DenseBias::kGradientIsDScore;
 static_assert((kParts == 1 || !kAddsBiasGradients || kAddsScores) && !(kAddsScores && kAtOnce));
 static_assert(!kAddsTiles || mod::kDScoresStages == 2);
 
 // Whether biases are needed after P are computed.
-constexpr bool kHoldsBiases = kCopiesBiases && mod::kDerivativesUseBias && !kAtOnce && !kFolds;
+constexpr bool kHoldsBiases =
+    kCopiesBiases && mod::DenseBias::kIsUsedByDerivatives && !kAtOnce && !kFolds;
 
 } // namespace sm90

@@ -98,7 +98,7 @@ struct AsksForTurn {
 // Whether the warpgroup multiplies for dq, as far as a copy of the step's code knows.
 enum class Turn { takes, leaves, unknown };
 // Where much is computed for each element, one copy has all turns.
-constexpr bool kAsksForTurn = mod::kWritesScoresOnce && kAlternatesDq;
+constexpr bool kAsksForTurn = mod::ScoreDerivative::kIsWrittenOnce && kAlternatesDq;
 template <Turn kTurn>
 using ProductOrder = Select<
     !kAlternatesDq, MultipliesPieceOfDq,

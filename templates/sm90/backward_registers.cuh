@@ -52,8 +52,9 @@ constexpr __device__ RegisterSaving register_saving() {
     // With short tiles, masks spill more by it; with long ones, scores.
     saves.lane_again = mod::kHasScoreMod ? saves.modifies_in_parts && !kIsLongTile
                                          : saves.keys_again && kIsLongTile;
-    saves.heads_again = saves.keys_again && mod::kDistanceValues > 0 && !mod::kPersistent;
-    saves.looks_early = !mod::kAddsGradients && !saves.places_again;
+    saves.heads_again =
+        saves.keys_again && mod::TabulatedVectors::kByDistance > 0 && !mod::kPersistent;
+    saves.looks_early = !mod::ReadGradients::kComeFromElements && !saves.places_again;
     return saves;
 }
 constexpr RegisterSaving kSaves = register_saving();
@@ -81,13 +82,15 @@ constexpr bool kLooksBetween = kMaskIsLong && !(mod::kMaskReadsElements && mod::
 // persistent needs more of its own.
 constexpr bool kSparesRegisters = mod::kQueryTile < 128 && mod::kHeadDim + mod::kHeadDimV <= 192;
 constexpr bool kModifiesLongTiles =
-    mod::kQueryTile == 128 && mod::kHasScoreMod && !(kStagesRows && mod::kDerivativeIsOne);
+    mod::kQueryTile == 128 && mod::kHasScoreMod && !(kStagesRows && mod::ScoreDerivative::kIsOne);
 constexpr bool kNeedsRegisters =
     kAtOnce ? !kAddsBiasGradients && !kSaves.beside
             : kAlternatesDq && (!kHoldsQueryGradient || kModifiesLongTiles) &&
                   !mod::kHasBlockMask && !mod::kPersistent && !kMaskIsLong &&
                   !(kSaves.beside && kStagesRows && __is_empty(mod::Column));
-constexpr bool kSumsElements = mod::kSumsTables || mod::kSumsShifts || mod::kBorrows > 0;
+constexpr bool kSumsElements = (mod::TableGradients::kCount > 0) ||
+                               (mod::ShiftedGradients::kCount > 0) ||
+                               mod::GridGradients::kPlaces > 0;
 constexpr int kProducerRegisters =
     kNeedsRegisters && !kCopiesBiases && !kSumsElements                          ? 24
     : kSaves.beside && (kAddsBiasGradients || (kStagesRows && kSparesRegisters)) ? 56

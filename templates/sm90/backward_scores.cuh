@@ -79,7 +79,7 @@ struct AnyDerivative {
         return d_modified == 0 ? 0 : d_modified * joint.d_score;
     }
 };
-using Derivative = Select<mod::kDerivativeIsOne, DerivativeOfOne, AnyDerivative>;
+using Derivative = Select<mod::ScoreDerivative::kIsOne, DerivativeOfOne, AnyDerivative>;
 
 // Derivatives and partials that do not depend on the score.
 class GradientsOfPositions : public GradientsOfP {
@@ -117,7 +117,7 @@ class GradientsOfScores : public GradientsOfP {
         unsigned visible[2] = {~0u, ~0u};
         const bool hides = hides_any(tile_query);
         if (hides) find(visible, tile_query);
-        if (mod::kHidesByMaskAlone && !hides)
+        if (mod::ScoreDerivative::kIsHiddenByMaskAlone && !hides)
             change_all<true>(scores, dp, p, d_scores, tile_query, facts, visible, sums, query_sums);
         else
             change_all<false>(scores, dp, p, d_scores, tile_query, facts, visible, sums,
@@ -160,8 +160,9 @@ class GradientsOfScores : public GradientsOfP {
     }
 };
 
-using ScoreGradients = Select<kAtOnce, GradientsOfScores,
-                              Select<kFolds || (!mod::kAddsGradients && mod::kDerivativeIsOne),
-                                     GradientsOfP, GradientsOfPositions>>;
+using ScoreGradients = Select<
+    kAtOnce, GradientsOfScores,
+    Select<kFolds || (!mod::ReadGradients::kComeFromElements && mod::ScoreDerivative::kIsOne),
+           GradientsOfP, GradientsOfPositions>>;
 
 } // namespace sm90

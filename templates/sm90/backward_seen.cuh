@@ -75,10 +75,10 @@ class SeesKeysInBand {
 };
 
 // Not where gradients of buffers need the registers that this takes, or scores are written once.
-constexpr bool kSkipsHidden = mod::kHasBand && !mod::kWritesScoresOnce && kRowBlocks == 1 &&
-                              !kSumsInTile && !kAddsBiasGradients && !kCopiesBiases &&
-                              mod::kDScoresStages == 2 &&
-                              (kHoldsQueryGradient || !mod::kAddsGradients);
+constexpr bool kSkipsHidden = mod::kHasBand && !mod::ScoreDerivative::kIsWrittenOnce &&
+                              kRowBlocks == 1 && !kSumsInTile && !kAddsBiasGradients &&
+                              !kCopiesBiases && mod::kDScoresStages == 2 &&
+                              (kHoldsQueryGradient || !mod::ReadGradients::kComeFromElements);
 using SeenTile = Select<kSkipsHidden, SeesKeysInBand, SeesEveryKey>;
 
 } // namespace sm90

@@ -35,8 +35,9 @@ struct PositionsByLane : KeptPositions {
         first_key = computed_again(first_key);
     }
 };
-using ThreadPositions = Select<!kSaves.positions_again || mod::kAddsGradients, KeptPositions,
-                               Select<kSaves.places_again, PositionsByLane, PositionsAgain>>;
+using ThreadPositions =
+    Select<!kSaves.positions_again || mod::ReadGradients::kComeFromElements, KeptPositions,
+           Select<kSaves.places_again, PositionsByLane, PositionsAgain>>;
 
 // What the program computes for each query of a tile: where an element needs it,
 struct ComputedRows {
@@ -179,7 +180,7 @@ class TileElements {
             return mod::at_row(arguments_, place_.launch, place_.head, place_.b, place_.h,
                                place_.h_kv, inside);
         });
-        const int q = mod::kReadsElements ? inside : first + query_of(j) + offset;
+        const int q = mod::ScoreDerivative::kReadsElements ? inside : first + query_of(j) + offset;
 #pragma unroll
         for (int key = 0; key < 2; ++key)
             visit_element(key, accumulator(key, j),
@@ -194,7 +195,7 @@ class TileElements {
 
   private:
     static __device__ bool starts_anew(int pair) {
-        return (mod::kReadsElements && pair % 2 == 0) ||
+        return (mod::ScoreDerivative::kReadsElements && pair % 2 == 0) ||
                (kSaves.modifies_in_parts && pair > 0 && pair % kPairsAtOnce == 0);
     }
 
@@ -208,8 +209,9 @@ class TileElements {
     // copied dense bias.
     __device__ mod::At element(const mod::Row& row, int key, int q, int first, int j,
                                const float* staged = nullptr, float bias = 0) const {
-        const int kv = key_index(key, mod::kReadsElements);
-        const int first_q = mod::kReadsElements ? q : first + static_cast<int>(length_.q_offset());
+        const int kv = key_index(key, mod::ScoreDerivative::kReadsElements);
+        const int first_q =
+            mod::ScoreDerivative::kReadsElements ? q : first + static_cast<int>(length_.q_offset());
         return {arguments_,
                 place_.launch,
                 place_.head,
@@ -221,7 +223,7 @@ class TileElements {
                 q,
                 kv,
                 first_q,
-                mod::kReadsElements ? kv : key_index(0, false),
+                mod::ScoreDerivative::kReadsElements ? kv : key_index(0, false),
                 expanded_ + (first - positions_.first_key),
                 expanded_count_,
                 query_of(j) - 8 * key,

@@ -8,7 +8,7 @@
 
 namespace sm90 {
 
-constexpr int kBiasBytes = sizeof(mod::BiasElement), kBiasChunk = 16; // of a copy
+constexpr int kBiasBytes = sizeof(mod::DenseBias::Element), kBiasChunk = 16; // of a copy
 constexpr bool kReadsBias = mod::kSizes.bias_bytes != 0;
 constexpr bool kReadsShifts = mod::kSizes.shifted_bytes != 0;
 constexpr BiasTileLayout kBiasTile = bias_tile_layout(mod::kQueryTile, mod::kKeyTile, kBiasBytes);
@@ -74,7 +74,7 @@ class BiasFragment {
     template <typename E> struct HalfOf<E, false> {
         using Type = flexc_bf16;
     };
-    using Half = typename HalfOf<mod::BiasElement, kHasPairsOfHalves>::Type;
+    using Half = typename HalfOf<mod::DenseBias::Element, kHasPairsOfHalves>::Type;
 
     unsigned words_[2][kHasPairsOfHalves ? kPairs : 1];
     float floats_[2][kHasPairsOfHalves ? 1 : kPairs][2];

@@ -12,16 +12,16 @@
 
 namespace sm90 {
 
-constexpr int kBorrowForms = 1 << mod::kBorrows; // a bit for each place that borrows
+constexpr int kBorrowForms = 1 << mod::GridGradients::kPlaces; // a bit for each place that borrows
 
 // Whether digits begin at multiples of eight positions alone, and no element is left out.
 constexpr bool is_grid_aligned() {
-    for (int place = 0; place < mod::kBorrows; ++place)
-        if (mod::kBorrowWidths[place] % kGridStep != 0 ||
-            mod::kBorrowQueryOffsets[place] % kGridStep != 0 ||
-            mod::kBorrowKeyOffsets[place] % kGridStep != 0)
+    for (int place = 0; place < mod::GridGradients::kPlaces; ++place)
+        if (mod::GridGradients::width(place) % kGridStep != 0 ||
+            mod::GridGradients::query_offset(place) % kGridStep != 0 ||
+            mod::GridGradients::key_offset(place) % kGridStep != 0)
             return false;
-    return !mod::kGridHasConditions;
+    return !mod::GridGradients::kHasConditions;
 }
 constexpr bool kGridIsAligned = is_grid_aligned();
 // How much further a distance's sum is in memory than itself.
@@ -30,24 +30,25 @@ constexpr int kGridShift = kGridIsAligned ? 0 : -1;
 // Of positions as the program sees them.
 struct Borrows {
     static __device__ int query_rest(int place, int query) {
-        return rest(query + mod::kBorrowQueryOffsets[place], mod::kBorrowWidths[place]);
+        return rest(query + mod::GridGradients::query_offset(place),
+                    mod::GridGradients::width(place));
     }
     static __device__ int key_rest(int place, int key) {
-        return rest(key + mod::kBorrowKeyOffsets[place], mod::kBorrowWidths[place]);
+        return rest(key + mod::GridGradients::key_offset(place), mod::GridGradients::width(place));
     }
     static __device__ int form_of(int query, int key) {
         int form = 0;
 #pragma unroll
-        for (int place = 0; place < mod::kBorrows; ++place)
+        for (int place = 0; place < mod::GridGradients::kPlaces; ++place)
             form |= (query_rest(place, query) < key_rest(place, key)) << place;
         return form;
     }
     // How many elements further along the diagonal the form may change.
     static __device__ int run_of(int query, int key) {
-        int run = mod::kBorrowWidths[0];
+        int run = mod::GridGradients::width(0);
 #pragma unroll
-        for (int place = 0; place < mod::kBorrows; ++place)
-            run = min(run, mod::kBorrowWidths[place] -
+        for (int place = 0; place < mod::GridGradients::kPlaces; ++place)
+            run = min(run, mod::GridGradients::width(place) -
                                max(query_rest(place, query), key_rest(place, key)));
         return run;
     }
@@ -55,16 +56,19 @@ struct Borrows {
     static __device__ int query_form(int query) {
         int form = 0;
 #pragma unroll
-        for (int place = 0; place < mod::kBorrows; ++place)
-            form |= parity(query + mod::kBorrowQueryOffsets[place], mod::kBorrowWidths[place])
+        for (int place = 0; place < mod::GridGradients::kPlaces; ++place)
+            form |= parity(query + mod::GridGradients::query_offset(place),
+                           mod::GridGradients::width(place))
                     << place;
         return form;
     }
     static __device__ int key_form(int key) {
         int form = 0;
 #pragma unroll
-        for (int place = 0; place < mod::kBorrows; ++place)
-            form |= parity(key + mod::kBorrowKeyOffsets[place], mod::kBorrowWidths[place]) << place;
+        for (int place = 0; place < mod::GridGradients::kPlaces; ++place)
+            form |= parity(key + mod::GridGradients::key_offset(place),
+                           mod::GridGradients::width(place))
+                    << place;
         return form;
     }
 
@@ -89,7 +93,7 @@ __device__ inline bool is_of_form(const Entry& entry, const AttentionArguments& 
         if ((Borrows::query_form(query) ^ Borrows::key_form(key)) != form) return false;
         bool takes = true;
         entry.visit(attention, arguments, [&](const mod::At& at) {
-            takes = mod::grid_takes_query(at) && mod::grid_takes_key(at);
+            takes = mod::GridGradients::takes_query(at) && mod::GridGradients::takes_key(at);
         });
         return takes;
     }
@@ -101,8 +105,9 @@ __device__ inline void find_form(Entry& entry, const AttentionArguments& attenti
     const int query = static_cast<int>(attention.q_offset),
               key = static_cast<int>(attention.kv_offset);
     while (!is_of_form(entry, attention, arguments, form)) {
-        const int run =
-            mod::kGridHasConditions ? 1 : Borrows::run_of(entry.row + query, entry.key + key);
+        const int run = mod::GridGradients::kHasConditions
+                            ? 1
+                            : Borrows::run_of(entry.row + query, entry.key + key);
         if (entry.row + run >= attention.q_len || entry.key + run >= attention.kv_len) return;
         entry.row += run;
         entry.key += run;

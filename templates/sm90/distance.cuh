@@ -10,7 +10,7 @@ namespace sm90 {
 
 // Queries of a head, or keys, and what more of them tiles may have.
 __device__ inline int padded(int rows) {
-    return static_cast<int>(expanded_length(rows, mod::kTileOverhang));
+    return static_cast<int>(expanded_length(rows, mod::TabulatedVectors::kTileOverhang));
 }
 __device__ inline int distance_count(const AttentionArguments& attention) {
     return padded(attention.q_len) + padded(attention.kv_len);
@@ -18,12 +18,13 @@ __device__ inline int distance_count(const AttentionArguments& attention) {
 
 // Heads that have vectors of their own, and which of them a head's is.
 __device__ inline int vector_heads(const AttentionArguments& attention) {
-    return (mod::kVectorsUseBatch ? attention.batch : 1) *
-           (mod::kVectorsUseHead ? attention.heads : 1);
+    return (mod::TabulatedVectors::kUseBatch ? attention.batch : 1) *
+           (mod::TabulatedVectors::kUseHead ? attention.heads : 1);
 }
 __device__ inline int vector_head(const AttentionArguments& attention, int b, int h) {
-    return (mod::kVectorsUseBatch ? b : 0) * (mod::kVectorsUseHead ? attention.heads : 1) +
-           (mod::kVectorsUseHead ? h : 0);
+    return (mod::TabulatedVectors::kUseBatch ? b : 0) *
+               (mod::TabulatedVectors::kUseHead ? attention.heads : 1) +
+           (mod::TabulatedVectors::kUseHead ? h : 0);
 }
 
 // One thread's entry, and the element that stands for it.
@@ -56,7 +57,7 @@ struct Entry {
     template <typename Visit>
     __device__ void visit(const AttentionArguments& attention, const mod::Arguments& arguments,
                           Visit visit) const {
-        const int of_batch = mod::kVectorsUseHead ? attention.heads : 1;
+        const int of_batch = mod::TabulatedVectors::kUseHead ? attention.heads : 1;
         const HeadPlace place(attention, arguments,
                               head / of_batch * attention.heads + head % of_batch);
         visit_element(attention, arguments, place, row, key, visit);

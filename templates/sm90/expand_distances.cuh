@@ -11,11 +11,11 @@ __device__ inline void expand_distances(const KernelArguments& attention,
     const Entry entry = Entry::of_distance(attention, block);
     entry.visit(attention, arguments, [&](const mod::At& at) {
 #pragma unroll
-        for (int i = 0; i < mod::kDistanceValues; ++i) {
-            const float value = entry.exists ? mod::distance_value(at, i) : 0;
-            const int vector = i * mod::kDistanceCopies;
+        for (int i = 0; i < mod::TabulatedVectors::kByDistance; ++i) {
+            const float value = entry.exists ? mod::TabulatedVectors::distance_value(at, i) : 0;
+            const int vector = i * mod::TabulatedVectors::kDistanceCopies;
             distance_vector(attention, entry.head, vector)[entry.index] = value;
-            if constexpr (mod::kDistanceCopies == 2) {
+            if constexpr (mod::TabulatedVectors::kDistanceCopies == 2) {
                 // The same from the second entry on.
                 float* const to = distance_vector(attention, entry.head, vector + 1);
                 if (entry.index > 0) to[entry.index - 1] = value;

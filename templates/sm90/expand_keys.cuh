@@ -14,9 +14,9 @@ __device__ inline void expand_keys(const KernelArguments& attention,
     if (kRepeatsLast && !entry.exists) entry.key = attention.kv_len - 1;
     entry.visit(attention, arguments, [&](const mod::At& at) {
 #pragma unroll
-        for (int i = 0; i < mod::kKeyValues; ++i)
+        for (int i = 0; i < mod::TabulatedVectors::kByKey; ++i)
             key_vector(attention, entry.head, i)[entry.index] =
-                kRepeatsLast || entry.exists ? mod::key_value(at, i) : 0;
+                kRepeatsLast || entry.exists ? mod::TabulatedVectors::key_value(at, i) : 0;
     });
 }
 

@@ -16,19 +16,19 @@ constexpr int kChunkKeys = kBiasChunk / kBiasBytes;
 
 // Where the dense bias of a head is: rows are queries.
 struct DenseBiasOfHead {
-    const mod::BiasElement* corner; // of the first query and key that there are
-    long long row_step, key_step;   // in elements
-    bool in_chunks;                 // rows start at 16 aligned bytes; no gaps between keys
+    const mod::DenseBias::Element* corner; // of the first query and key that there are
+    long long row_step, key_step;          // in elements
+    bool in_chunks;                        // rows start at 16 aligned bytes; no gaps between keys
 
     __device__ DenseBiasOfHead(const AttentionArguments& attention, const mod::Arguments& arguments,
                                const HeadPlace& place) {
         const auto address = [&](int row) {
             return visit_element(attention, arguments, place, row, 0,
-                                 [](const mod::At& at) { return mod::bias_address(at); });
+                                 [](const mod::At& at) { return mod::DenseBias::address(at); });
         };
         corner = address(0);
         row_step = attention.q_len > 1 ? address(1) - corner : 0;
-        key_step = mod::bias_step(arguments);
+        key_step = mod::DenseBias::step(arguments);
         in_chunks = key_step == 1 && row_step % kChunkKeys == 0 &&
                     reinterpret_cast<unsigned long long>(corner) % 16 == 0;
     }
@@ -41,7 +41,7 @@ __device__ inline void copy_chunks(const DenseBiasOfHead& bias, int first_row, i
     constexpr int kChunks = mod::kKeyTile / kChunkKeys, kRows = kBiasThreads / kChunks;
     const int first = thread / kChunks, key = thread % kChunks * kChunkKeys;
     if (first < kRows && key < keys) {
-        const mod::BiasElement* from =
+        const mod::DenseBias::Element* from =
             bias.corner + (first_row + first) * bias.row_step + first_key + key;
 #pragma unroll 4
         for (int row = first; row < rows; row += kRows) {
@@ -59,7 +59,7 @@ struct BiasCorner {
     __device__ BiasCorner(const DenseBiasOfHead& bias, const ForwardTensorMaps& maps) {
         if (maps.biases_from == nullptr) return;
         const long long elements =
-            bias.corner - static_cast<const mod::BiasElement*>(maps.biases_from);
+            bias.corner - static_cast<const mod::DenseBias::Element*>(maps.biases_from);
         row = static_cast<int>(elements / maps.bias_row_step);
         column = static_cast<int>(elements % maps.bias_row_step);
     }
@@ -80,7 +80,7 @@ __device__ inline void copy_elements(const DenseBiasOfHead& bias, int first_row,
                                      int first_key, int keys, unsigned to, Barrier full,
                                      int thread) {
     for (int key = thread; key < keys; key += kBiasThreads) {
-        const mod::BiasElement* from =
+        const mod::DenseBias::Element* from =
             bias.corner + first_row * bias.row_step + (first_key + key) * bias.key_step;
         const unsigned column = to + key % kChunkKeys * kBiasBytes;
 #pragma unroll 4

@@ -6,6 +6,7 @@
 #include "common/select.h"
 #include "sm90/forward_key_blocks.cuh"
 #include "sm90/forward_tasks.cuh"
+#include "sm90/key_width.cuh"
 #include "sm90/logits.cuh"
 #include "sm90/tma.cuh"
 
@@ -79,7 +80,7 @@ struct Index2dQueries {
 #pragma unroll
             for (int i = 0; i < kAhead; ++i)
                 if (is_there(i))
-                    find(attention, arguments, place, first_key + (first + i) * mod::kKeyWidth,
+                    find(attention, arguments, place, first_key + (first + i) * kKeyWidth,
                          addends[i]);
             wait();
 #pragma unroll

@@ -52,7 +52,8 @@ using TableRing = Stages<kLayout.tables.stages, kLayout.tables.bytes>;
 using KeyTasks = Stages<kLayout.key_tasks.stages, kLayout.key_tasks.bytes>;
 
 constexpr bool kStagesTables = mod::kSizes.table_words != 0;
-constexpr bool kHasTabulated = mod::kKeyValues != 0 || mod::kDistanceValues != 0;
+constexpr bool kHasTabulated =
+    mod::TabulatedVectors::kByKey != 0 || mod::TabulatedVectors::kByDistance != 0;
 constexpr bool kMultipliesIndex2dRows = mod::kSizes.multiplies_index_2d_rows;
 constexpr int kIndex2dRows = mod::kSizes.index_2d_rows;
 constexpr int kIndex2dRowBytes = ForwardLayout::addend_bytes(kMultipliesIndex2dRows);

@@ -18,8 +18,9 @@ class TabulatedTile {
     static constexpr int kPairs = mod::kKeyTile / 8; // of columns
 
   public:
-    static constexpr int kKeys = mod::kKeyValues ? mod::kKeyValues : 1;
-    static constexpr int kDistances = mod::kDistanceValues ? mod::kDistanceValues : 1;
+    static constexpr int kKeys = mod::TabulatedVectors::kByKey ? mod::TabulatedVectors::kByKey : 1;
+    static constexpr int kDistances =
+        mod::TabulatedVectors::kByDistance ? mod::TabulatedVectors::kByDistance : 1;
 
     // Where they are in shared memory, for the thread's first row and column in the tile.
     __device__ void find(unsigned slices, int row, int column) {
@@ -28,16 +29,17 @@ class TabulatedTile {
         // second of two columns is nearer.
         const int nearest = row - column - 1 + 8;
         const int start = nearest % 2 == 0 ? nearest : kTabulatedSlices.twin + nearest - 1;
-        distances_from_ = slices + mod::kKeyValues * kTabulatedSlices.key_bytes + 4 * start;
+        distances_from_ =
+            slices + mod::TabulatedVectors::kByKey * kTabulatedSlices.key_bytes + 4 * start;
     }
     // What eight keys need. From the first on: the first row is as far from these as the second is
     // from the next.
     __device__ void load(int pair) {
 #pragma unroll
-        for (int i = 0; i < mod::kKeyValues; ++i)
+        for (int i = 0; i < mod::TabulatedVectors::kByKey; ++i)
             keys_[i][pair].load(keys_from_ + i * kTabulatedSlices.key_bytes + 32 * pair);
 #pragma unroll
-        for (int i = 0; i < mod::kDistanceValues; ++i) {
+        for (int i = 0; i < mod::TabulatedVectors::kByDistance; ++i) {
             const unsigned from = distances_from_ + i * kTabulatedSlices.distance_bytes;
             if (pair == 0) distances_[i][kPairs].load(from + 32 * kPairs);
             distances_[i][kPairs - 1 - pair].load(from + 32 * (kPairs - 1 - pair));
@@ -51,7 +53,7 @@ class TabulatedTile {
     __device__ KeyValues of_key(int columns) const {
         KeyValues values;
 #pragma unroll
-        for (int i = 0; i < mod::kKeyValues; ++i)
+        for (int i = 0; i < mod::TabulatedVectors::kByKey; ++i)
             values.of_key[i] = __uint_as_float(
                 load_shared_word(keys_from_ + i * kTabulatedSlices.key_bytes + 4 * columns));
         return values;
@@ -63,10 +65,10 @@ class TabulatedTile {
     __device__ Values of(int r, int j) const {
         Values values;
 #pragma unroll
-        for (int i = 0; i < mod::kKeyValues; ++i)
+        for (int i = 0; i < mod::TabulatedVectors::kByKey; ++i)
             values.of_key[i] = key(i, j);
 #pragma unroll
-        for (int i = 0; i < mod::kDistanceValues; ++i)
+        for (int i = 0; i < mod::TabulatedVectors::kByDistance; ++i)
             values.of_distance[i] = distance(i, r, j);
         return values;
     }
@@ -91,22 +93,25 @@ __device__ inline void load_tabulated(const KernelArguments& attention, const Ta
     slices.empty(position.stage).wait(position.parity ^ 1);
     const Barrier full = slices.full(position.stage);
     constexpr int kBytes = 4 * kTabulatedSlices.distances;
-    full.arrive_expecting(mod::kKeyValues * kTabulatedSlices.key_bytes +
-                          mod::kDistanceValues * mod::kDistanceCopies * kBytes);
+    full.arrive_expecting(mod::TabulatedVectors::kByKey * kTabulatedSlices.key_bytes +
+                          mod::TabulatedVectors::kByDistance *
+                              mod::TabulatedVectors::kDistanceCopies * kBytes);
     const int head = vector_head(attention, task.b, task.h), key = tile * mod::kKeyTile;
     unsigned to = slices.at(position.stage);
 #pragma unroll
-    for (int i = 0; i < mod::kKeyValues; ++i) {
+    for (int i = 0; i < mod::TabulatedVectors::kByKey; ++i) {
         load_bytes(to, key_vector(attention, head, i) + key, kTabulatedSlices.key_bytes, full);
         to += kTabulatedSlices.key_bytes;
     }
     const int first = padded(attention.kv_len) + task.first_row - key - mod::kKeyTile;
 #pragma unroll
-    for (int i = 0; i < mod::kDistanceValues; ++i) {
+    for (int i = 0; i < mod::TabulatedVectors::kByDistance; ++i) {
 #pragma unroll
-        for (int copy = 0; copy < mod::kDistanceCopies; ++copy)
+        for (int copy = 0; copy < mod::TabulatedVectors::kDistanceCopies; ++copy)
             load_bytes(to + 4 * copy * kTabulatedSlices.twin,
-                       distance_vector(attention, head, mod::kDistanceCopies * i + copy) + first,
+                       distance_vector(attention, head,
+                                       mod::TabulatedVectors::kDistanceCopies * i + copy) +
+                           first,
                        kBytes, full);
         to += kTabulatedSlices.distance_bytes;
     }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "common/select.h"
+#include "sm90/key_width.cuh"
 #include "sm90/logit_units.cuh"
 #include "sm90/score_elements.cuh"
 #include "sm90/warpgroup.cuh"
@@ -81,10 +82,10 @@ class SelectedIndex2dRows {
     // Eight neighbouring columns are in at most two rows of the index, and which of them a column
     // is in depends on the thread.
     __device__ float of(int first_column, int r, int j) const {
-        const int low = j / 2 * 8 / mod::kKeyWidth, high = (j / 2 * 8 + 7) / mod::kKeyWidth;
+        const int low = j / 2 * 8 / kKeyWidth, high = (j / 2 * 8 + 7) / kKeyWidth;
         if (low == high) return addends_[r][low];
-        return first_column + column_of(j) < high * mod::kKeyWidth ? addends_[r][low]
-                                                                   : addends_[r][high];
+        return first_column + column_of(j) < high * kKeyWidth ? addends_[r][low]
+                                                              : addends_[r][high];
     }
     float addends_[2][LogitForm::kIndex2dRowsOfTile];
 };
@@ -183,7 +184,7 @@ constexpr int least_common_multiple(int x, int y) {
 }
 // A period is one of eight keys and of the index.
 constexpr int kPeriodColumns =
-    kForm.has_remainder_addend ? least_common_multiple(mod::kKeyWidth, 8) / 4 : 1;
+    kForm.has_remainder_addend ? least_common_multiple(kKeyWidth, 8) / 4 : 1;
 struct RemainderRepeats : public Repeats<kPeriodColumns> {
     __device__ void prepare(const ScoreElements& elements, const LogitUnits& units) {
 #pragma unroll

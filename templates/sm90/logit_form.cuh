@@ -4,6 +4,7 @@
 #include "sm90/bias_tile.cuh"
 #include "sm90/forward_layout.cuh"
 #include "sm90/fragment.cuh"
+#include "sm90/key_width.cuh"
 #include "sm90/score_form.h"
 
 namespace sm90 {
@@ -26,8 +27,8 @@ struct LogitForm {
     // Rows of the 2-D key index that a tile has; what is added for one of them is part of the base
     // where all threads agree on which of their columns are in it.
     static constexpr bool kHasIndex2dRows = kAffine && kLoadsIndex2dRows;
-    static constexpr int kIndex2dRowsOfTile = kHasIndex2dRows ? mod::kKeyTile / mod::kKeyWidth : 1;
-    static constexpr bool kRowsAreAligned = kHasIndex2dRows && mod::kKeyWidth % 8 == 0;
+    static constexpr int kIndex2dRowsOfTile = kHasIndex2dRows ? mod::kKeyTile / kKeyWidth : 1;
+    static constexpr bool kRowsAreAligned = kHasIndex2dRows && kKeyWidth % 8 == 0;
     static constexpr bool kSelectsRows = kHasIndex2dRows && !kRowsAreAligned;
     static constexpr bool kHasBase = kHasRowAddend || kRowsAreAligned;
     static constexpr int kBases = kRowsAreAligned ? kIndex2dRowsOfTile : 1;

@@ -120,7 +120,7 @@ class ScoreElements {
         const int inside = kForm.reads_keys ? min(position, length_.keys() - 1) : position;
         const int kv = inside + static_cast<int>(length_.kv_offset());
         // Quotients and remainders are shifts and masks then.
-        if constexpr (mod::kHasKeyIndex2d) __builtin_assume(kv >= 0);
+        if constexpr ((mod::KeyIndex2d::kWidth > 0)) __builtin_assume(kv >= 0);
         const mod::Column column = column_at(kv);
 #pragma unroll
         for (int r = 0; r < 2; ++r) {

@@ -418,8 +418,8 @@ class LateSoftmax : public SoftmaxRows {
 // add, and where the keys with the largest addends come first, later blocks seldom have higher
 // maxima.
 constexpr bool kMaximaSeldomRise =
-    mod::kHasKeyIndex2d || !mod::kHasScoreMod || mod::kStartsAtHighest || kForm.is_product ||
-    (Logits::kStartsWithBias && (mod::kTablesAreAligned || kReadsShifts));
+    (mod::KeyIndex2d::kWidth > 0) || !mod::kHasScoreMod || mod::kStartsAtHighest ||
+    kForm.is_product || (Logits::kStartsWithBias && (mod::kTablesAreAligned || kReadsShifts));
 constexpr bool kLogitsAreExact = Logits::kFactorIsOne && !Logits::kHasOffset;
 using Softmax = Select<Logits::kAreBounded, BoundedSoftmax,
                        Select<kMaximaSeldomRise, LateSoftmax,

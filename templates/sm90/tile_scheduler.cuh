@@ -55,7 +55,7 @@ class DenseTiles {
 
     __device__ Tile tile(int index) const {
         // Heads, or batches, that read the same biases read them together.
-        if constexpr (kReadsBias && mod::kHeadsShareBias) {
+        if constexpr (kReadsBias && mod::DenseBias::kIsSharedByHeads) {
             const int of_batch = heads_ / batch_, tile = index / of_batch;
             return rows_of(tile / tiles_ * of_batch + index % of_batch,
                            tile % tiles_ * mod::kQueryTile);

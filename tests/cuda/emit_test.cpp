@@ -77,20 +77,21 @@ TEST_CASE("what rows and columns of a grid of keys name is staged") {
         return test::emitted(*mod, config, {});
     };
     const std::string rows = text_for(14, false);
-    CHECK(has(rows, "kRowReads = 1, kColumnReads = 0,"));
+    CHECK(has(rows, "kRowReads = 1"));
+    CHECK(!has(rows, "kColumnReads"));
     CHECK(has(rows, "at.staged[0]"));
     CHECK(!has(rows, "at.staged[1]"));
     CHECK(has(rows, "kReadsElements = true"));
     for (const std::string& text : {text_for(64), text_for(14)}) {
-        CHECK(has(text, "kRowReads = 1, kColumnReads = 1, kColumnBytes = 4;"));
+        for (const char* constant : {"kRowReads = 1", "kColumnReads = 1", "kColumnBytes = 4"})
+            CHECK(has(text, constant));
         CHECK(has(text, "at.staged[1]"));
-        CHECK(has(text, "kReadsElements = false"));
+        CHECK(!has(text, "kReadsElements"));
         CHECK(has(text, "Sum::quotient : "));
         CHECK(has(text, "Sum::remainder : "));
         CHECK(has(text, "kSumsQuotients = true"));
     }
-    CHECK(has(text_for(0), "kSumsQuotients = false"));
-    CHECK(has(text_for(0), "kRowReads = 0, kColumnReads = 0,"));
+    CHECK(!has(text_for(0), "KeyIndex2d"));
 }
 
 TEST_CASE("reads of scores and of the mask are told apart") {
@@ -104,7 +105,7 @@ TEST_CASE("reads of scores and of the mask are told apart") {
         return test::emitted(*mod, config, {});
     };
     const std::string of_mask = text_for("mask_mod = s[q_idx, kv_idx] > 0");
-    CHECK(has(of_mask, "kReadsElements = false"));
+    CHECK(!has(of_mask, "kReadsElements"));
     CHECK(has(of_mask, "kMaskReadsElements = true"));
     const std::string of_scores = text_for("score_mod = score + s[q_idx, kv_idx]");
     CHECK(has(of_scores, "kReadsElements = true"));

@@ -60,7 +60,7 @@ extern "C" bool run(const KernelArguments* attention, const unsigned long long* 
     const HeadPlace place(*attention, arguments, head);
     bool is_clear = true;
     for (int warp = 0; warp < kSumWarps; ++warp) {
-        const unsigned memory = kLayout.tables + warp * 4 * mod::kTableWords;
+        const unsigned memory = kLayout.tables + warp * 4 * mod::TableGradients::kWords;
         if constexpr (kGridIsAligned) {
             const int panel = kSharesKeys ? 0 : warp;
             sum(std::vector<GridSums>(
@@ -75,7 +75,7 @@ extern "C" bool run(const KernelArguments* attention, const unsigned long long* 
             }
             sum(std::move(lanes), 0, warp * GridRowSums::kRows, first_tile, tiles, d_scores);
         }
-        for (int i = 0; i < mod::kTableWords; ++i)
+        for (int i = 0; i < mod::TableGradients::kWords; ++i)
             is_clear = is_clear && load_shared_word(memory + 4 * i) == 0;
     }
     return is_clear;

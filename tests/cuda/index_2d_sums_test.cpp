@@ -44,8 +44,8 @@ extern "C" void run(const unsigned long long* words, const AttentionArguments* a
     for (int warp = 0; warp < 2; ++warp)
         for (unsigned lane = 0; lane < 32; ++lane) {
             threadIdx.x = 32 * (2 + warp) + lane;
-            if (mod::kSumsQuotients) sums.add_quotients(tile, tile_query, warp);
-            if (mod::kSumsRemainders) sums.add_remainders(tile, tile_query, warp);
+            if (mod::KeyIndex2d::kSumsQuotients) sums.add_quotients(tile, tile_query, warp);
+            if (mod::KeyIndex2d::kSumsRemainders) sums.add_remainders(tile, tile_query, warp);
         }
 }
 )";

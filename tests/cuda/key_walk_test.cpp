@@ -35,12 +35,12 @@ constexpr std::string_view kText = R"(
 #include "common/tile_range.cuh"
 using namespace sm90;
 extern "C" int count_expanded(const sm90::KernelArguments* attention) {
-    return vector_heads(*attention) * mod::kDistanceValues * mod::kDistanceCopies *
+    return vector_heads(*attention) * mod::TabulatedVectors::kByDistance * mod::TabulatedVectors::kDistanceCopies *
            distance_count(*attention);
 }
 extern "C" void expand(const unsigned long long* words, const sm90::KernelArguments* attention) {
     const mod::Arguments& arguments = *reinterpret_cast<const mod::Arguments*>(words);
-    if constexpr (mod::kDistanceValues > 0)
+    if constexpr (mod::TabulatedVectors::kByDistance > 0)
         for (int block = 0;
              block < vector_heads(*attention) * (distance_count(*attention) / kExpandedStep);
              ++block)

@@ -38,11 +38,11 @@ constexpr std::string_view kText = R"(
 using namespace sm90;
 constexpr unsigned kTables = 1 << 17;
 extern "C" long long count_expanded(const KernelArguments* attention) {
-    return vector_heads(*attention) * mod::kKeyValues * padded(attention->kv_len);
+    return vector_heads(*attention) * mod::TabulatedVectors::kByKey * padded(attention->kv_len);
 }
 extern "C" void expand(const unsigned long long* words, const KernelArguments* attention) {
     const mod::Arguments& arguments = *reinterpret_cast<const mod::Arguments*>(words);
-    if (mod::kKeyValues == 0) return;
+    if (mod::TabulatedVectors::kByKey == 0) return;
     for (int block = 0;
          block < vector_heads(*attention) * (padded(attention->kv_len) / kExpandedStep); ++block)
         for (threadIdx.x = 0; threadIdx.x < kExpandedStep; ++threadIdx.x)
@@ -60,7 +60,7 @@ extern "C" int run(const unsigned long long* words, const KernelArguments* atten
     });
     unsigned char* to = memory_of_block;
     const int vectors = vector_head(*attention, place.b, place.h);
-    for (int i = 0; i < mod::kKeyValues; ++i, to += kTabulatedSlices.key_bytes)
+    for (int i = 0; i < mod::TabulatedVectors::kByKey; ++i, to += kTabulatedSlices.key_bytes)
         std::memcpy(to, key_vector(*attention, vectors, i) + first_key, kTabulatedSlices.key_bytes);
     // Aligned tiles read more, and use nothing of that.
     first_of_tables = mod::kTablesAreAligned ? 0 : kTables;

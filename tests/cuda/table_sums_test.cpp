@@ -61,13 +61,13 @@ extern "C" bool run(const unsigned long long* words, const KernelArguments* atte
         run_warp([&](int) {
             const WarpPanel panel(shared, 0, tile_query, first_key, warp);
             const TableTile tile(*attention, arguments, place, panel,
-                                 shared.base + kLayout.tables + warp * 4 * mod::kTableWords);
+                                 shared.base + kLayout.tables + warp * 4 * mod::TableGradients::kWords);
             const float largest = tile.largest();
             if (largest != 0) add_tables(tile, largest);
         });
-        for (int i = 0; i < mod::kTableWords; ++i)
+        for (int i = 0; i < mod::TableGradients::kWords; ++i)
             is_clear = is_clear &&
-                       load_shared_word(kLayout.tables + 4 * (warp * mod::kTableWords + i)) == 0;
+                       load_shared_word(kLayout.tables + 4 * (warp * mod::TableGradients::kWords + i)) == 0;
     }
     return is_clear;
 }

@@ -21,16 +21,17 @@ class FirstToStore {
                             const KeyTile& keys, int warpgroup) {
         const int group = attention.heads / attention.kv_heads;
         const int of_group = place.h - place.h_kv * group;
-        const int b = mod::kBatchesMeet ? 0 : place.b, h_kv = mod::kHeadsMeet ? 0 : place.h_kv;
+        const int b = mod::DenseBias::kBatchesMeet ? 0 : place.b,
+                  h_kv = mod::DenseBias::kHeadsMeet ? 0 : place.h_kv;
         const int tiles = (attention.kv_len + mod::kKeyTile - 1) / mod::kKeyTile;
         const long long head = static_cast<long long>(b) * attention.kv_heads + h_kv;
         stored_ = attention.stored_tiles == nullptr
                       ? nullptr
                       : attention.stored_tiles + (head * tiles + keys.index()) * 2 + warpgroup;
         stores_ = stored_ != nullptr && b == place.b && h_kv == place.h_kv &&
-                  (!mod::kGroupMeets || of_group == 0);
+                  (!mod::DenseBias::kGroupMeets || of_group == 0);
         before_ =
-            mod::kGroupMeets
+            mod::DenseBias::kGroupMeets
                 ? 0
                 : of_group * kParts * ((attention.q_len + mod::kQueryTile - 1) / mod::kQueryTile);
     }
@@ -127,11 +128,12 @@ __device__ inline void add_dense_biases(const KernelArguments& attention,
                 first.wait(walk.tile() * kParts + part);
 #pragma unroll
                 for (int gradient = 0; gradient < mod::kGradients; ++gradient) {
-                    if (mod::sum_of(gradient) != mod::Sum::dense_bias) continue;
+                    if (mod::ReadGradients::sum_of(gradient) != mod::Sum::dense_bias) continue;
                     const auto to = BiasRows<float>::of(
                         attention, arguments, place, first_key, [&](const mod::At& at) {
                             // Never an exact sum: those are of other classes.
-                            return reinterpret_cast<float*>(mod::gradient_address(at, gradient));
+                            return reinterpret_cast<float*>(
+                                mod::ReadGradients::address(at, gradient));
                         });
                     of.add(to, first_row, min(attention.q_len - first_row, kPartRows),
                            attention.kv_len - first_key, parity, first.stores());
@@ -236,7 +238,7 @@ struct BiasGradientOfScores : BiasGradientInParts {
 struct BiasGradientOfElements : BiasGradientInParts {
     static __device__ void add(int gradient, float d_read, int key, int j,
                                const TileBiases& biases) {
-        if (gradient == mod::kDenseBiasGradient) biases.store(query_of(j), 8 * key, d_read);
+        if (gradient == mod::DenseBias::kGradient) biases.store(query_of(j), 8 * key, d_read);
     }
 };
 

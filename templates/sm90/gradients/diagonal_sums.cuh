@@ -19,7 +19,7 @@
 
 namespace sm90 {
 
-static_assert(!mod::kSumsDistances || mod::kQueryTile == kRowBlock);
+static_assert(!mod::ReadGradients::kSumsDistances || mod::kQueryTile == kRowBlock);
 
 // Around an even distance.
 struct DiagonalSums {
@@ -72,7 +72,7 @@ template <bool kUpper, int kPair> class LaneWords {
   private:
     static constexpr int kGroupBytes = 8 * kRowBytes, kChunkBytes = 16;
     static constexpr int kPanelBytes = kSteps * kGroupBytes;
-    static_assert(kPanelBytes == kQueryPanel || !mod::kSumsDistances);
+    static_assert(kPanelBytes == kQueryPanel || !mod::ReadGradients::kSumsDistances);
 
     // From the first of eight rows, whichever they are, but for the row in them. In the order of
     // the lane's steps its rows end with the panel, and go on with the first ones.

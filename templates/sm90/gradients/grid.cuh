@@ -45,7 +45,7 @@ class GridSums {
   private:
     static constexpr int kRowsAtOnce = 2; // whose loads are in flight
     static_assert(kGridDistances == 128 && kGridStep == 8);
-    static_assert(mod::kBorrows == 0 || (mod::kQueryTile == 64 && kRows % 32 == 0));
+    static_assert(mod::GridGradients::kPlaces == 0 || (mod::kQueryTile == 64 && kRows % 32 == 0));
 
     struct Block {
         unsigned rows;  // the first one's place in shared memory
@@ -167,8 +167,8 @@ class GridSums {
 // By one warp, for all of the block's tiles.
 __device__ inline void sum_grids(const KernelArguments& attention, const mod::Arguments& arguments,
                                  Shared shared, const KeyTile& keys, int warp) {
-    const unsigned memory = shared.base + kLayout.tables + warp * 4 * mod::kTableWords;
-    for (int i = static_cast<int>(threadIdx.x) % 32; i < mod::kTableWords; i += 32)
+    const unsigned memory = shared.base + kLayout.tables + warp * 4 * mod::TableGradients::kWords;
+    for (int i = static_cast<int>(threadIdx.x) % 32; i < mod::TableGradients::kWords; i += 32)
         store_shared_word(memory + 4 * i, 0);
     __syncwarp();
     const int first_row = kSharesKeys ? warp * GridSums::kRows : 0;

@@ -57,8 +57,8 @@ class GridRowSums {
             const int key = first_key + kKeys * lane() + j;
             forms[j] = Borrows::key_form(key + static_cast<int>(attention.kv_offset));
             if (j + 1 < kKeys && forms[j] != forms[j + 1]) split = j + 1;
-            takes[j] =
-                takes_element(0, key, [](const mod::At& at) { return mod::grid_takes_key(at); });
+            takes[j] = takes_element(
+                0, key, [](const mod::At& at) { return mod::GridGradients::takes_key(at); });
         }
         const bool keeps_last = split <= kKeys / 2;
         form_ = keeps_last ? forms[kKeys - 1] : forms[0];
@@ -93,7 +93,7 @@ class GridRowSums {
     __device__ void flush() { move_to(distance_ + kDistances); }
 
   private:
-    static constexpr bool kIsUsed = mod::kBorrows > 0 && !kGridIsAligned;
+    static constexpr bool kIsUsed = mod::GridGradients::kPlaces > 0 && !kGridIsAligned;
     static constexpr int kKeys = kIsUsed ? mod::kKeyTile / 32 : 2; // of a lane
     // Whose loads are in flight.
     static constexpr int kRowsAtOnce = kSparesRegisters ? 8 : 4;
@@ -101,14 +101,15 @@ class GridRowSums {
     static constexpr int kDistances = 2 * mod::kKeyTile, kStep = 64;
     static_assert(!kIsUsed ||
                   (mod::kQueryTile == kStep && kRows * kSumWarps == kStep &&
-                   (kKeys == 2 || kKeys == 4) && kDistances << mod::kBorrows <= mod::kTableWords));
+                   (kKeys == 2 || kKeys == 4) &&
+                   kDistances << mod::GridGradients::kPlaces <= mod::TableGradients::kWords));
     static constexpr unsigned kAll = 0xffffffffu;
     using Words = unsigned[kKeys / 2];
 
     // A lane's query, and facts of all of them, a bit for each.
     struct Rows {
         int form = 0; // of the lane's
-        unsigned forms[mod::kBorrows > 0 ? mod::kBorrows : 1];
+        unsigned forms[mod::GridGradients::kPlaces > 0 ? mod::GridGradients::kPlaces : 1];
         unsigned begins = 0; // a digit does
         unsigned takes = kAll;
 
@@ -116,20 +117,20 @@ class GridRowSums {
             const int query = first_query + sums.lane();
             form = Borrows::query_form(query + static_cast<int>(sums.attention_.q_offset));
 #pragma unroll
-            for (int place = 0; place < mod::kBorrows; ++place) {
+            for (int place = 0; place < mod::GridGradients::kPlaces; ++place) {
                 forms[place] = __ballot_sync(kAll, (form >> place & 1) != 0);
                 begins |= forms[place] ^ forms[place] << 1;
             }
             begins &= ~1u; // nothing is carried to the first
-            if constexpr (mod::kGridHasConditions)
+            if constexpr (mod::GridGradients::kHasConditions)
                 takes = __ballot_sync(kAll, sums.takes_element(query, 0, [](const mod::At& at) {
-                    return mod::grid_takes_query(at);
+                    return mod::GridGradients::takes_query(at);
                 }));
         }
         __device__ int form_of(int row) const {
             int form = 0;
 #pragma unroll
-            for (int place = 0; place < mod::kBorrows; ++place)
+            for (int place = 0; place < mod::GridGradients::kPlaces; ++place)
                 form |= (forms[place] >> row & 1) << place;
             return form;
         }
@@ -139,7 +140,7 @@ class GridRowSums {
 
     // Whether a query or a key, which may be past the end, has a part.
     template <typename Takes> __device__ bool takes_element(int query, int key, Takes takes) const {
-        if constexpr (mod::kGridHasConditions)
+        if constexpr (mod::GridGradients::kHasConditions)
             return visit_element(attention_, arguments_, place_, min(query, attention_.q_len - 1),
                                  min(key, attention_.kv_len - 1), takes);
         else
@@ -172,7 +173,7 @@ class GridRowSums {
 #pragma unroll
         for (int i = 0; i < kRowsAtOnce; ++i)
             load_words(from ^ i * (kRowBytes + 16), words[i]);
-        if constexpr (mod::kGridHasConditions) {
+        if constexpr (mod::GridGradients::kHasConditions) {
             if (rows.takes == kAll) return;
 #pragma unroll
             for (int i = 0; i < kRowsAtOnce; ++i)
@@ -322,8 +323,8 @@ class GridRowSums {
 __device__ inline void sum_grid_rows(const KernelArguments& attention,
                                      const mod::Arguments& arguments, Shared shared,
                                      const KeyTile& keys, int warp) {
-    const unsigned memory = shared.base + kLayout.tables + warp * 4 * mod::kTableWords;
-    for (int i = static_cast<int>(threadIdx.x) % 32; i < mod::kTableWords; i += 32)
+    const unsigned memory = shared.base + kLayout.tables + warp * 4 * mod::TableGradients::kWords;
+    for (int i = static_cast<int>(threadIdx.x) % 32; i < mod::TableGradients::kWords; i += 32)
         store_shared_word(memory + 4 * i, 0);
     const int first_row = warp * GridRowSums::kRows;
     const unsigned d_scores = shared.base + kLayout.d_scores + first_row * kRowBytes;

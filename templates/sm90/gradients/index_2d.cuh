@@ -9,8 +9,6 @@
 
 namespace sm90 {
 
-constexpr int kKeyWidth = mod::kKeyWidth;
-
 // The largest power of two up to 8 that divides the width: tiles start at multiples of 8, so that
 // as many neighbouring keys are always in one row.
 constexpr int kNeighbours = kKeyWidth % 8 == 0   ? 8
@@ -51,8 +49,8 @@ struct Index2dSums {
         visit_element(attention, arguments, place, query, key, [&](const mod::At& at) {
 #pragma unroll
             for (int gradient = 0; gradient < mod::kGradients; ++gradient)
-                if (mod::sum_of(gradient) == kind)
-                    visit_address(gradient, mod::gradient_address(at, gradient));
+                if (mod::ReadGradients::sum_of(gradient) == kind)
+                    visit_address(gradient, mod::ReadGradients::address(at, gradient));
         });
     }
     __device__ void put(mod::Sum kind, int query, int key, float sum) const {
@@ -72,7 +70,7 @@ struct Index2dSums {
         if (is_zero) return;
         constexpr int kTogether = kCount % 4 == 0 ? 4 : 2;
         float* first[kGradientSlots] = {};
-        bool together = mod::kColumnsAreLinear && key + kCount <= first_key + keys;
+        bool together = mod::KeyIndex2d::kColumnsAreLinear && key + kCount <= first_key + keys;
         if (together) {
             visit(mod::Sum::remainder, query, key, [&](int gradient, auto* to) {
                 first[gradient] = reinterpret_cast<float*>(to);
@@ -86,7 +84,7 @@ struct Index2dSums {
         if (together) {
 #pragma unroll
             for (int gradient = 0; gradient < mod::kGradients; ++gradient)
-                if (mod::sum_of(gradient) == mod::Sum::remainder)
+                if (mod::ReadGradients::sum_of(gradient) == mod::Sum::remainder)
 #pragma unroll
                     for (int i = 0; i < kCount; i += kTogether)
                         accumulate_together<kTogether>(first[gradient] + i, sums + i);

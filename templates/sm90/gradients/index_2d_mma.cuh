@@ -22,8 +22,8 @@ class Index2dMma {
         : sums_(sums), first_query_(first_query), columns_(columns),
           width_(min(kKeyWidth, sums.keys)) {
         const int last = sums.attention.q_len - 1;
-        if constexpr (mod::kSumsRemainders) {
-            bool in_order = mod::kColumnsAreLinear && width_ == kKeyWidth;
+        if constexpr (mod::KeyIndex2d::kSumsRemainders) {
+            bool in_order = mod::KeyIndex2d::kColumnsAreLinear && width_ == kKeyWidth;
             find(mod::Sum::remainder, column_, sums.first_key, in_order);
             const int last_key = sums.first_key + width_ - 1;
             for (int query = 0; query <= last; query += max(last, 1))
@@ -35,7 +35,7 @@ class Index2dMma {
                 });
             in_order_ = __all_sync(0xffffffffu, in_order);
         }
-        if constexpr (mod::kSumsQuotients)
+        if constexpr (mod::KeyIndex2d::kSumsQuotients)
 #pragma unroll
             for (int i = 0; i < kRowsOfLane; ++i) {
                 const int row = row_of(2 * (lane() % 4) + i);
@@ -49,11 +49,11 @@ class Index2dMma {
     // d_scores: one stage's tile of dS.
     __device__ void add(unsigned d_scores, int tile_query) const {
         const int query = tile_query + first_query_;
-        if constexpr (mod::kSumsRemainders) wait_until_added();
+        if constexpr (mod::KeyIndex2d::kSumsRemainders) wait_until_added();
 #pragma unroll 1
         for (int i = 0; i < kQueriesOfWarp; i += 16)
             add_queries(d_scores, i, query + i);
-        if constexpr (mod::kSumsRemainders) {
+        if constexpr (mod::KeyIndex2d::kSumsRemainders) {
             publish_shared();
             __syncwarp();
             add_columns(query, min(sums_.attention.q_len - query, kQueriesOfWarp));
@@ -137,18 +137,18 @@ class Index2dMma {
             if (i + kAhead < kTiles) load(i + kAhead);
             const A& tile = tiles[i % (kAhead + 1)];
             const int row = i % kRows;
-            if constexpr (mod::kSumsRemainders)
+            if constexpr (mod::KeyIndex2d::kSumsRemainders)
 #pragma unroll
                 for (int half = 0; half < 2; ++half)
                     if (row == 0)
                         sm80::multiply_first(of_columns[half], tile, halves[half]);
                     else
                         sm80::multiply(of_columns[half], tile, halves[half]);
-            if constexpr (mod::kSumsQuotients) {
+            if constexpr (mod::KeyIndex2d::kSumsQuotients) {
                 const unsigned of_row = ones(row_of(g) == row, row_of(g) == row);
                 sm80::multiply(of_rows, tile, B{{of_row, of_row}});
             }
-            if (mod::kSumsRemainders && row == kRows - 1)
+            if (mod::KeyIndex2d::kSumsRemainders && row == kRows - 1)
 #pragma unroll
                 for (int r = 0; r < 2; ++r)
                     store_shared(columns_ + (first + g + 8 * r) * kSumsRowBytes +
@@ -156,7 +156,7 @@ class Index2dMma {
                                  of_columns[0][2 * r], of_columns[0][2 * r + 1],
                                  of_columns[1][2 * r], of_columns[1][2 * r + 1]);
         }
-        if constexpr (mod::kSumsQuotients) put_rows(query + g, of_rows);
+        if constexpr (mod::KeyIndex2d::kSumsQuotients) put_rows(query + g, of_rows);
     }
 
     // Until TMA has read what it was to add.
@@ -170,7 +170,7 @@ class Index2dMma {
     __device__ void add_columns(int query, int count) const {
 #pragma unroll
         for (int gradient = 0; gradient < mod::kGradients; ++gradient) {
-            if (mod::sum_of(gradient) != mod::Sum::remainder || !in_order_) continue;
+            if (mod::ReadGradients::sum_of(gradient) != mod::Sum::remainder || !in_order_) continue;
             const Place& place = column_[gradient];
             if (place.step == kKeyWidth) {
                 if (lane() == 0 && count > 0)
@@ -206,7 +206,7 @@ class Index2dMma {
             const int row = row_of(2 * t + of_pair);
 #pragma unroll
             for (int gradient = 0; gradient < mod::kGradients; ++gradient)
-                if (mod::sum_of(gradient) == mod::Sum::quotient) {
+                if (mod::ReadGradients::sum_of(gradient) == mod::Sum::quotient) {
                     const Place& place = row_[of_pair][gradient];
                     if (place.first != nullptr) add_float(place.at(query + 8 * r), sum);
                 }
@@ -250,8 +250,10 @@ __device__ inline void sum_index_2d(const AttentionArguments& attention,
                 [&](unsigned d_scores, int tile_query) { products.add(d_scores, tile_query); });
         } else {
             visit_tiles([&](unsigned d_scores, int tile_query) {
-                if constexpr (mod::kSumsQuotients) sums.add_quotients(d_scores, tile_query, warp);
-                if constexpr (mod::kSumsRemainders) sums.add_remainders(d_scores, tile_query, warp);
+                if constexpr (mod::KeyIndex2d::kSumsQuotients)
+                    sums.add_quotients(d_scores, tile_query, warp);
+                if constexpr (mod::KeyIndex2d::kSumsRemainders)
+                    sums.add_remainders(d_scores, tile_query, warp);
             });
         }
     });

@@ -19,7 +19,8 @@ namespace sm90 {
 // Whether a warp has memory for ones of eight times sixteen keys, and for sums of four times eight
 // kinds of queries.
 constexpr int kMostKindWords = (8 + 4) * 32 * 4;
-constexpr bool kMultipliesKinds = mod::kSumsKinds && mod::kTableWords >= kMostKindWords;
+constexpr bool kMultipliesKinds =
+    mod::TableGradients::kAreOfKinds && mod::TableGradients::kWords >= kMostKindWords;
 
 template <int kTable> class KindSums {
     using Read = mod::TableGradient<kTable>;
@@ -45,7 +46,8 @@ template <int kTable> class KindSums {
         : attention_(attention), arguments_(arguments), place_(place),
           tiles_(shared.base + kLayout.d_scores +
                  (kSharesKinds ? 0 : warp * (kSharesKeys ? kRows * kRowBytes : kQueryPanel))),
-          memory_(shared.base + kLayout.tables + warp * 4 * mod::kTableWords + lane() * kLaneBytes),
+          memory_(shared.base + kLayout.tables + warp * 4 * mod::TableGradients::kWords +
+                  lane() * kLaneBytes),
           first_row_(kSharesQueries ? warp * kRows : 0),
           first_key_(first_kv + (kSharesKinds || kSharesKeys ? 0 : warp * kKeys)),
           first_kind_(kSharesKinds ? warp * kRowKinds : 0) {

@@ -59,7 +59,7 @@ struct QuerySums {
         if constexpr (kExchangesEarly)
 #pragma unroll
             for (int gradient = 0; gradient < mod::kGradients; ++gradient)
-                if (mod::sum_of(gradient) == mod::Sum::query)
+                if (mod::ReadGradients::sum_of(gradient) == mod::Sum::query)
                     exchange<kScoreQueries / 8, 16>(of_query[gradient],
                                                     static_cast<int>(threadIdx.x));
     }
@@ -78,10 +78,10 @@ class GatheredSums {
     __device__ GatheredSums(int gradient, unsigned step) {
         int before = 0;
         for (int i = 0; i < gradient; ++i)
-            before += mod::sum_of(i) == mod::Sum::query;
+            before += mod::ReadGradients::sum_of(i) == mod::Sum::query;
         const int slot = static_cast<int>(step % kQuerySumSlots);
         base_ = shared_address(shared_memory) + kLayout.query_sums +
-                (slot * mod::kQuerySums + before) * kQuerySumsBytes;
+                (slot * mod::ReadGradients::kQuerySums + before) * kQuerySumsBytes;
     }
     __device__ void store(int query, float sum) const {
         store_shared_word(place(thread_again() / 32 - 4, query), __float_as_uint(sum));
@@ -109,7 +109,7 @@ struct QuerySummation {
     const HeadPlace& place;
     const Shared& shared;
 
-    static constexpr bool kGathers = mod::kQuerySums > 0;
+    static constexpr bool kGathers = mod::ReadGradients::kQuerySums > 0;
 
     // A warp's sums, to those who add them, or where they are not gathered, to the gradient.
     // tile_query: the tile's first.
@@ -150,7 +150,7 @@ struct QuerySummation {
     template <typename Visit> static __device__ void visit_gradients(Visit visit_gradient) {
 #pragma unroll
         for (int gradient = 0; gradient < mod::kGradients; ++gradient)
-            if (mod::sum_of(gradient) == mod::Sum::query) visit_gradient(gradient);
+            if (mod::ReadGradients::sum_of(gradient) == mod::Sum::query) visit_gradient(gradient);
     }
     // Its row is found anew: where warpgroups alternate, what was staged may be another tile's.
     __device__ void add_sum(int gradient, int position, float sum) const {

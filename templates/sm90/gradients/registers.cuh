@@ -28,7 +28,7 @@ __device__ inline void add_element(const mod::At& at, const mod::Joint& joint, f
     visit_gradients([&](auto gradient) {
         constexpr int kGradient = decltype(gradient)::kValue;
         // What a hidden element's partial may be is nobody's business.
-        const bool adds = kIsFinite || mod::is_finite_partial(kGradient) || d_modified != 0;
+        const bool adds = kIsFinite || mod::ReadGradients::is_finite(kGradient) || d_modified != 0;
         const float d_read = adds ? joint.partial[kGradient] * d_modified : 0;
         decltype(gradient)::Sum::add(kGradient, d_read, at, key, j, sums);
     });

@@ -39,7 +39,7 @@ __device__ inline float row_sum(const AttentionArguments& attention, const Seque
 __device__ inline void add_row_gradients(const mod::At& at, float sum) {
 #pragma unroll
     for (int gradient = 0; gradient < mod::kGradients; ++gradient)
-        add_by_warp(mod::gradient_address(at, gradient),
+        add_by_warp(mod::ReadGradients::address(at, gradient),
                     sum == 0 ? 0 : mod::row_partial(at, gradient) * sum);
 }
 

@@ -199,7 +199,7 @@ template <int kGradient = 0>
 __device__ inline void add_shifted(const AttentionArguments& attention,
                                    const mod::Arguments& arguments, const HeadPlace& place,
                                    const ShiftedPanel& panel) {
-    if constexpr (kGradient < mod::kShiftedGradients) {
+    if constexpr (kGradient < mod::ShiftedGradients::kCount) {
         read_again(arguments);
         ShiftedSum<kGradient>(attention, arguments, place, panel).add();
         add_shifted<kGradient + 1>(attention, arguments, place, panel);

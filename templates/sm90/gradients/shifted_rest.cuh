@@ -103,7 +103,7 @@ template <int kGradient = 0, typename Visit>
 __device__ inline void visit_rests(const AttentionArguments& attention,
                                    const mod::Arguments& arguments, const HeadPlace& place,
                                    const KeyTile& keys, int warp, Visit visit) {
-    if constexpr (kGradient < mod::kShiftedGradients) {
+    if constexpr (kGradient < mod::ShiftedGradients::kCount) {
         if (ShiftedRest<kGradient>::is_cleared(attention)) {
             read_again(arguments);
             visit(ShiftedRest<kGradient>(attention, arguments, place, keys, warp));

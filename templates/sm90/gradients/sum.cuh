@@ -29,7 +29,7 @@ template <mod::Sum kSum> struct SumOf : NoSum {};
 
 template <int kIndex> struct Gradient {
     static constexpr int kValue = kIndex;
-    using Sum = SumOf<mod::sum_of(kIndex)>;
+    using Sum = SumOf<mod::ReadGradients::sum_of(kIndex)>;
 };
 // visit(Gradient<i>) for each.
 template <int kIndex = 0, typename Visit> __device__ inline void visit_gradients(Visit visit) {
@@ -41,7 +41,7 @@ template <int kIndex = 0, typename Visit> __device__ inline void visit_gradients
 
 __device__ inline void add(const mod::At& at, int gradient, float d_read) {
     if (d_read == 0) return;
-    if (auto* const to = mod::gradient_address(at, gradient)) flexc_accumulate(to, d_read);
+    if (auto* const to = mod::ReadGradients::address(at, gradient)) flexc_accumulate(to, d_read);
 }
 
 // to[i] += x[i], of two or four floats aligned to all of them.

@@ -20,7 +20,7 @@ struct TableTile : WarpPanel {
     static constexpr int kRowsAtOnce = kSparesRegisters ? 8 : 4;
     static constexpr int kElementRowsAtOnce = kSparesRegisters ? 4 : 2;
     using Pair = unsigned;
-    static_assert(!mod::kSumsTables || kRows % 32 == 0);
+    static_assert(!(mod::TableGradients::kCount > 0) || kRows % 32 == 0);
 
     const KernelArguments& attention;
     const mod::Arguments& arguments;
@@ -90,15 +90,16 @@ __device__ inline void flush(const TableCopies& copies, const Entries& entries,
 template <int kTable>
 __device__ inline TableCopies copies_of(const TableTile& tile, const PlaceRange& range, int total) {
     constexpr bool kIsSeparable = mod::TableGradient<kTable>::kIsSeparable;
-    const bool have_room = range.count() <= mod::kTableWords;
+    const bool have_room = range.count() <= mod::TableGradients::kWords;
     if (range.count() <= 0 || (kIsSeparable && !(range.are_all && have_room)))
         return {tile.table, 0, 0};
-    if (kIsSeparable || total <= mod::kTableWords) return {tile.table, range.least, range.count()};
+    if (kIsSeparable || total <= mod::TableGradients::kWords)
+        return {tile.table, range.least, range.count()};
     return TableCopies::around(tile.table, range, total);
 }
 
 template <int kTable = 0> __device__ inline void add_tables(const TableTile& tile, float largest) {
-    if constexpr (kTable < mod::kTableGradients) {
+    if constexpr (kTable < mod::TableGradients::kCount) {
         const TableEntries<kTable> entries(tile);
         if (entries.exist()) {
             const typename PlacesOf<kTable, TableTile>::Type places(tile, entries);
@@ -120,8 +121,8 @@ template <int kTable = 0> __device__ inline void add_tables(const TableTile& til
 // By one warp, for all of the block's tiles.
 __device__ inline void sum_tables(const KernelArguments& attention, const mod::Arguments& arguments,
                                   Shared shared, const KeyTile& keys, int warp) {
-    const unsigned memory = shared.base + kLayout.tables + warp * 4 * mod::kTableWords;
-    for (int i = TableTile::lane(); i < mod::kTableWords; i += 32)
+    const unsigned memory = shared.base + kLayout.tables + warp * 4 * mod::TableGradients::kWords;
+    for (int i = TableTile::lane(); i < mod::TableGradients::kWords; i += 32)
         store_shared_word(memory + 4 * i, 0);
     visit_panels(
         attention, arguments, shared, keys, warp,

@@ -60,11 +60,12 @@ struct ShiftWarps {
     }
 };
 using TileWarps =
-    Select<(mod::kBorrows > 0), Select<kGridIsAligned, GridWarps, GridRowWarps>,
-           Select<mod::kSumsDistances, DistanceWarps,
+    Select<(mod::GridGradients::kPlaces > 0), Select<kGridIsAligned, GridWarps, GridRowWarps>,
+           Select<mod::ReadGradients::kSumsDistances, DistanceWarps,
                   Select<kSumsIndex2d, Index2dWarps,
                          Select<kMultipliesKinds, KindWarps<0>,
-                                Select<mod::kSumsTables, TableWarps,
-                                       Select<mod::kSumsShifts, ShiftWarps, NoTileWarps>>>>>>;
+                                Select<(mod::TableGradients::kCount > 0), TableWarps,
+                                       Select<(mod::ShiftedGradients::kCount > 0), ShiftWarps,
+                                              NoTileWarps>>>>>>;
 
 } // namespace sm90

@@ -10,6 +10,7 @@
 #include "cuda/emit_shifted_reads.h"
 #include "cuda/emit_staged_tables.h"
 #include "cuda/names.h"
+#include "cuda/policy.h"
 #include "sm90/score_form.h"
 #include "support/text.h"
 
@@ -54,10 +55,6 @@ std::string from_float(const Layout& layout, NodeId id, const std::string& text)
     case CType::real: break;
     }
     return text;
-}
-
-bool are_dense_indices(const passes::Mod& mod, NodeId read) {
-    return read != kNoNode && mod.program.graph[read].type == ir::Type::integer;
 }
 
 // Those that the program needs after all: its decomposition decides.
@@ -143,8 +140,8 @@ std::string emit_form(const ::sm90::ScoreForm& form) {
 }
 
 // Addends as the kernel adds them.
-std::string value_function(const Layout& layout, const passes::ScoreParts& parts,
-                           const std::vector<NodeId>& values, std::string_view called) {
+Body values_of(const Layout& layout, const passes::ScoreParts& parts,
+               const std::vector<NodeId>& values) {
     Body body(layout, passes::Place::element, "at.");
     body.compute(values);
     for (std::size_t i = 0; i < values.size(); ++i) {
@@ -156,7 +153,25 @@ std::string value_function(const Layout& layout, const passes::ScoreParts& parts
                             becomes_exponent ? "__fmul_rz(" + value + ", 1.44269504f)" : value));
     }
     body.line("return 0;");
-    return device_function(formatted("float {}(const At& at, int value)", called), body);
+    return body;
+}
+
+std::string emit_vectors(const Layout& layout, const passes::ScoreParts& parts,
+                         const passes::TabulatedValues& tabulated) {
+    if (!tabulated.any()) return "";
+    constexpr int kDistanceCopies = 2;
+    Policy policy("TabulatedVectors");
+    policy.constant("kByKey", tabulated.keys);
+    policy.constant("kByDistance", tabulated.distances);
+    policy.constant("kDistanceCopies", kDistanceCopies);
+    policy.constant("kTileOverhang", kForwardOverhang);
+    policy.constant("kUseBatch", tabulated.by_batch, true);
+    policy.constant("kUseHead", tabulated.by_head, true);
+    policy.function("float key_value(const At& at, int value)",
+                    values_of(layout, parts, parts.key_values));
+    policy.function("float distance_value(const At& at, int value)",
+                    values_of(layout, parts, parts.distance_values));
+    return policy.text();
 }
 
 // Of kinds of keys: which one a key has, and what each adds.
@@ -225,16 +240,6 @@ std::string emit_logit_constants(const plan::KernelConfig& config, const passes:
     const analysis::Band& band = mod.band;
     constant("kBandHasLow",
              !band.low.empty() || (band.clamps && band.clamps->first_least != ir::kNoNode));
-    constant("kHasKeyIndex2d", config.key_width != 0);
-    constant("kHeadsShareBias", are_dense_indices(mod, parts.bias_read) &&
-                                    !mod.dependence[parts.bias_read].has(analysis::Dependence::h));
-    text += formatted("constexpr int kKeyWidth = {};\n",
-                      config.key_width == 0 ? config.key_tile : config.key_width);
-    text += formatted("constexpr int kTileOverhang = {};\n"
-                      "constexpr int kKeyValues = {}, kDistanceValues = {}, kDistanceCopies = 2;\n",
-                      kForwardOverhang, forward.tabulated.keys, forward.tabulated.distances);
-    constant("kVectorsUseBatch", forward.tabulated.by_batch);
-    constant("kVectorsUseHead", forward.tabulated.by_head);
     // A macro: an entry of a template is there or not.
     if (forward.tabulated.any()) text += "#define FLEXC_EXPANDS\n";
     return text;
@@ -312,11 +317,12 @@ std::string emit_logit_functions(const Layout& layout, const plan::KernelConfig&
     of_tables("checked_element_addend", TableReads::checked, may_guess);
     of_tables("exact_element_addend", TableReads::checked, false);
     text += formatted("constexpr bool kGuessesLogs = {};\n", has_guesses);
-    text += emit_bias_functions(layout, parts.bias_read);
+    text += emit_dense_bias(layout, parts.bias_read);
     text += emit_kinds(layout, parts.kinds);
-    text += value_function(layout, parts, parts.key_values, "key_value") +
-            value_function(layout, parts, parts.distance_values, "distance_value");
-    return text;
+    text += emit_vectors(layout, parts, config.specialized->tabulated);
+    Policy key_index("KeyIndex2d");
+    key_index.constant("kWidth", config.key_width);
+    return text + key_index.text();
 }
 
 } // namespace flexc::cuda

@@ -1,0 +1,13 @@
+// What a kernel knows of each feature if the program does not have it. mod.cuh uses this namespace:
+// a policy that a kernel asks for is the program's own, mod::Policy, which derives from the default
+// and names what differs, or where there is none, the default itself.
+#pragma once
+
+#include "policies/dense_bias.cuh"
+#include "policies/grid_gradients.cuh"
+#include "policies/key_index_2d.cuh"
+#include "policies/read_gradients.cuh"
+#include "policies/score_derivative.cuh"
+#include "policies/shifted_gradients.cuh"
+#include "policies/table_gradients.cuh"
+#include "policies/tabulated_vectors.cuh"
