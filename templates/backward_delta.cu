@@ -33,7 +33,7 @@ struct SinkOfProgram {
         return product - d_lse;
     }
 };
-using Sink = Select<mod::kHasSink, SinkOfProgram, NoSink>;
+using Sink = Select<mod::Sink::kExists, SinkOfProgram, NoSink>;
 
 } // namespace
 

@@ -74,7 +74,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     const long long of_all = first_of_all + threadIdx.x;
     const int counted = min(row, length.queries() - 1);
     float of_sink = 0; // what the sink takes from the gradients of the row's scores
-    if constexpr (mod::kHasSink) {
+    if constexpr (mod::Sink::kExists) {
         wait_for_kernel_ahead();
         const RowOfSink at{length.b(), h, counted, length.q_idx(counted), of_all, inside};
         of_sink = add_sink(attention, arguments, at, d_lse) * product;
@@ -83,8 +83,8 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     attention.row_facts[row_fact_place(of_all, kDeltaFact)] = inside ? product - d_lse : 0;
 
     // The next kernel, which waits for this one alone, reads what the one ahead wrote.
-    if constexpr (!mod::kHasSink) wait_for_kernel_ahead();
-    if (mod::kGradients == 0 || (!mod::kHasSink && attention.d_lse.data == nullptr)) return;
+    if constexpr (!mod::Sink::kExists) wait_for_kernel_ahead();
+    if (mod::kGradients == 0 || (!mod::Sink::kExists && attention.d_lse.data == nullptr)) return;
     const float sum = inside ? sm90::row_sum(attention, length, h, row) + of_sink : 0;
     sm90::visit_row(attention, arguments, length, h, counted,
                     [&](const mod::At& at) { sm90::add_row_gradients(at, sum); });

@@ -179,8 +179,8 @@ struct Consumer {
                 key_is_there = shared.keys.full(key.stage).is_complete(key.parity);
                 bias.await_next(shared, has_more);
             };
-            softmax.compute_p<mod::kRescalesAfter>(scores, logits, false, finish, rescale,
-                                                   packed_into(p));
+            softmax.compute_p<mod::ForwardSchedule::kRescalesAfter>(scores, logits, false, finish,
+                                                                    rescale, packed_into(p));
             bias.start_next(scores, logits, shared, thread, next, has_more);
             key_kinds.start_next(scores, shared, key, thread, has_more);
             softmax.rescale_after(rescale);
@@ -251,7 +251,7 @@ struct Consumer {
 #pragma unroll
         for (int i = 0; i < kOutputs; ++i)
             output[i] = 0;
-        if constexpr (mod::kOverlaps)
+        if constexpr (mod::ForwardSchedule::kOverlaps)
             attend_overlapped(task, place, length, Operand(queries, 16), logits, softmax, output);
         else
             attend_in_order(task, length, Operand(queries, 16), logits, softmax, output);

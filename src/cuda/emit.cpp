@@ -422,11 +422,8 @@ class Emitter {
         score("score", TableReads::memory);
         if (has_shared_value()) shared_value();
         for (const TableReads reads : {TableReads::staged, TableReads::checked}) {
-            const std::string called = formatted("{}_score", name(reads));
             if (stages_tables() && !parts_.found())
-                score(called, reads);
-            else if (config_.specialized)
-                text_ += formatted("__device__ float {}(const At& at, float score);\n", called);
+                score(formatted("{}_score", name(reads)), reads);
         }
 
         Body report(layout_, Place::element, "at.");

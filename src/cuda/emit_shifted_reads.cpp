@@ -109,9 +109,10 @@ std::vector<NodeId> shifted_roots(const std::vector<ShiftedRead>& reads) {
 }
 
 std::string emit_shifted_reads(const Layout& layout, const std::vector<ShiftedRead>& reads) {
-    std::string text =
-        formatted("constexpr int kShiftedReads = {};\ntemplate <int kRead> struct ShiftedRead;\n",
-                  reads.size());
+    if (reads.empty()) return "";
+    Policy policy("ShiftedReads");
+    policy.constant("kCount", static_cast<int>(reads.size()));
+    std::string text = policy.text() + "template <int kRead> struct ShiftedRead;\n";
     for (std::size_t i = 0; i < reads.size(); ++i) {
         const ShiftedReadEmitter emitter(layout, reads[i]);
         text += emitter.text(i, emitter.element());

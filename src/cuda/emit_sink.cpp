@@ -5,6 +5,7 @@
 
 #include "cuda/emit_gradients.h"
 #include "cuda/expressions.h"
+#include "cuda/policy.h"
 #include "support/text.h"
 
 namespace flexc::cuda {
@@ -30,11 +31,11 @@ std::vector<NodeId> roots_of(const Layout& layout, const passes::ReadGradient& g
     return roots;
 }
 
-std::string value(const Layout& layout, NodeId sink) {
+Body value(const Layout& layout, NodeId sink) {
     Body body = Body::after_head(layout);
     body.compute({sink});
     body.line("return " + unbracketed(body.text(sink)) + ";");
-    return device_function(formatted("float sink({})", kParameters), body);
+    return body;
 }
 
 void add(Body& body, const Layout& layout, const passes::ReadGradient& gradient) {
@@ -45,7 +46,7 @@ void add(Body& body, const Layout& layout, const passes::ReadGradient& gradient)
                         unbracketed(body.text(gradient.partial))));
 }
 
-std::string gradients(const Layout& layout, const std::vector<passes::ReadGradient>& gradients) {
+Body gradients(const Layout& layout, const std::vector<passes::ReadGradient>& gradients) {
     Body body = Body::after_head(layout);
     std::vector<NodeId> roots;
     std::map<NodeId, std::vector<passes::ReadGradient>> of_terms; // by counter
@@ -71,8 +72,7 @@ std::string gradients(const Layout& layout, const std::vector<passes::ReadGradie
             for (const passes::ReadGradient& gradient : terms)
                 add(inside, layout, gradient);
         });
-    return "template <typename Add>\n" +
-           device_function(formatted("void visit_sink_gradients({}, Add add)", kParameters), body);
+    return body;
 }
 
 bool takes_lse(const plan::KernelConfig& config) {
@@ -90,35 +90,27 @@ bool knows_sink(const passes::Mod& mod, const plan::KernelConfig& config) {
 
 std::string emit_sink(const passes::Mod& mod, const plan::KernelConfig& config,
                       passes::Precision most) {
-    const bool is_delta = config.kind == plan::KernelKind::delta;
+    Policy policy("Sink");
     // Of the generic kernels, which take a row's lse as it is where there is none.
-    if (takes_lse(config))
-        return formatted("constexpr bool kHasSink = {};\n\n", mod.sink != ir::kNoNode);
-    if (config.kind != plan::KernelKind::forward && !is_delta) return "";
-    const bool has_sink = knows_sink(mod, config);
-    std::string text = formatted("constexpr bool kHasSink = {};\n", has_sink);
-    if (is_delta)
-        text += formatted("constexpr bool kReferencesAreProducts = {};\n",
-                          has_sink && mod.program.graph[mod.score].op == ir::Op::score);
-    if (!has_sink) {
-        text += formatted("__device__ inline float sink({}) {{\n    return 0;\n}}\n", kParameters);
-        if (is_delta)
-            text += formatted("template <typename Add>\n__device__ inline void "
-                              "visit_sink_gradients({}, Add) {{}}\n",
-                              kParameters);
-        return text + "\n";
-    }
+    if (takes_lse(config)) policy.constant("kExists", mod.sink != ir::kNoNode);
+    if (!knows_sink(mod, config)) return policy.text();
+    policy.constant("kExists", true);
     const passes::Mod flat = without_places(mod);
     std::vector<NodeId> roots = {mod.sink};
-    text += value(Layout(flat, roots, most), mod.sink);
-    if (!is_delta) return text;
+    policy.function(formatted("float value({})", kParameters),
+                    value(Layout(flat, roots, most), mod.sink));
+    if (config.kind != plan::KernelKind::delta) return policy.text();
+    policy.constant("kReferencesAreProducts", mod.program.graph[mod.score].op == ir::Op::score);
     roots.clear();
     const Layout all(flat, roots, most);
     for (const passes::ReadGradient& gradient : mod.sink_gradients) {
         const std::vector<NodeId> needed = roots_of(all, gradient);
         roots.insert(roots.end(), needed.begin(), needed.end());
     }
-    return text + gradients(Layout(flat, roots, most), mod.sink_gradients);
+    policy.member("    template <typename Add>\n");
+    policy.function(formatted("void visit_gradients({}, Add add)", kParameters),
+                    gradients(Layout(flat, roots, most), mod.sink_gradients));
+    return policy.text();
 }
 
 } // namespace flexc::cuda

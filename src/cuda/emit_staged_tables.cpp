@@ -245,37 +245,38 @@ std::vector<NodeId> staged_roots(const passes::StagedTables& staged) {
     return roots;
 }
 
-std::string emit_staged_tables(const Layout& layout, const passes::StagedTables& staged,
-                               const std::vector<int>& words,
+std::string emit_staged_tables(Policy& policy, const Layout& layout,
+                               const passes::StagedTables& staged, const std::vector<int>& words,
                                const std::vector<AlignedTable>& aligned,
                                const ProvideValues& provide) {
-    const std::size_t count = words.empty() ? 0 : staged.tables.size();
+    if (words.empty() || staged.tables.empty()) return "";
     bool have_room = true, are_checked = false;
     for (const StagedTable& table : staged.tables) {
         have_room = have_room && table.entries != 0;
         for (std::size_t i = 0; i < table.is_inside.size(); ++i)
             are_checked = are_checked || table.is_checked_by_tile(i);
     }
-    std::string text =
-        formatted("template <int kTable> struct StagedTable;\nconstexpr int kStagedTables = {};\n"
-                  "constexpr bool kTablesHaveRoom = {}, kTablesAreChecked = {}, "
-                  "kTablesAreAligned = {};\n",
-                  count, have_room, are_checked, !aligned.empty());
+    policy.constant("kCount", static_cast<int>(staged.tables.size()));
+    policy.constant("kHaveRoom", have_room, true);
+    policy.constant("kAreChecked", are_checked);
+    policy.constant("kAreAligned", !aligned.empty());
+    std::string text = "template <int kTable> struct StagedTable;\n";
     const std::vector<int> offsets = table_offsets(words);
-    for (std::size_t i = 0; i < count; ++i)
+    for (std::size_t i = 0; i < staged.tables.size(); ++i)
         text += StagedTableEmitter(layout, staged.tables[i],
                                    aligned.empty() ? nullptr : &aligned[i], provide)
                     .text(static_cast<int>(i), words[i], offsets[i]);
     return text + "\n";
 }
 
-std::string emit_table_conditions(const Layout& layout, const passes::TableConditions& conditions,
-                                  bool addend_scales) {
-    std::string text =
-        formatted("constexpr bool kAddendScalesWithTables = {}, kTablesHaveConditions = {};\n"
-                  "constexpr int kTableKeysHoldFrom = {};\n",
-                  addend_scales, conditions.any(), conditions.keys_hold_from);
+void add_table_conditions(Policy& policy, const Layout& layout,
+                          const passes::TableConditions& conditions, bool addend_scales) {
+    policy.constant("kAddendScales", addend_scales);
+    if (!conditions.any()) return;
+    policy.constant("kHaveConditions", true);
+    policy.constant("kKeysHoldFrom", conditions.keys_hold_from);
     const auto function = [&](std::string_view called, const analysis::Assumptions& assumed) {
+        if (assumed.empty()) return;
         Body body(layout, Place::element, "at.");
         std::vector<NodeId> nodes;
         for (const auto& [id, holds] : assumed)
@@ -284,12 +285,11 @@ std::string emit_table_conditions(const Layout& layout, const passes::TableCondi
         std::string all;
         for (const auto& [id, holds] : assumed)
             all += formatted("{}{}{}", all.empty() ? "" : " && ", holds ? "" : "!", body.text(id));
-        body.line(formatted("return {};", all.empty() ? "true" : all));
-        text += device_function(formatted("bool {}(const At& at)", called), body);
+        body.line(formatted("return {};", all));
+        policy.function(formatted("bool {}(const At& at)", called), body);
     };
-    function("query_uses_tables", conditions.of_queries);
-    function("key_uses_tables", conditions.of_keys);
-    return text;
+    function("query_uses", conditions.of_queries);
+    function("key_uses", conditions.of_keys);
 }
 
 } // namespace flexc::cuda

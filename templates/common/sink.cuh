@@ -26,9 +26,10 @@ __device__ inline float add_sink(const AttentionArguments& attention,
     if (!at.exists) return 0;
     float& origin = attention.row_facts[row_fact_place(at.place, kLseLog2Fact)];
     const float reference = attention.row_facts[row_fact_place(at.place, kReferenceFact)];
-    const float sink =
-        mod::sink(arguments, at.b, at.h, at.h / (attention.heads / attention.kv_heads), at.q_idx);
-    const float natural = mod::kReferencesAreProducts ? reference * attention.scale : reference;
+    const float sink = mod::Sink::value(arguments, at.b, at.h,
+                                        at.h / (attention.heads / attention.kv_heads), at.q_idx);
+    const float natural =
+        mod::Sink::kReferencesAreProducts ? reference * attention.scale : reference;
     const float above = (sink - natural) * kLog2E - origin;
     const float less = exp2_fast(-fabsf(above)); // the smaller of both, for the larger
     float more = fmaxf(above, 0) + log2_fast(1 + less);
@@ -44,8 +45,8 @@ __device__ inline float add_sink(const AttentionArguments& attention,
 __device__ inline void add_sink_gradients(const AttentionArguments& attention,
                                           const mod::Arguments& arguments, const RowOfSink& at,
                                           float d_sink) {
-    mod::visit_sink_gradients(arguments, at.b, at.h, at.h / (attention.heads / attention.kv_heads),
-                              at.q_idx, [&](auto* to, float partial) {
-                                  sm90::add_by_warp(to, d_sink == 0 ? 0 : partial * d_sink);
-                              });
+    mod::Sink::visit_gradients(arguments, at.b, at.h, at.h / (attention.heads / attention.kv_heads),
+                               at.q_idx, [&](auto* to, float partial) {
+                                   sm90::add_by_warp(to, d_sink == 0 ? 0 : partial * d_sink);
+                               });
 }

@@ -4,10 +4,16 @@
 #pragma once
 
 #include "policies/dense_bias.cuh"
+#include "policies/forward_schedule.cuh"
 #include "policies/grid_gradients.cuh"
 #include "policies/key_index_2d.cuh"
+#include "policies/key_kinds.cuh"
 #include "policies/read_gradients.cuh"
 #include "policies/score_derivative.cuh"
+#include "policies/score_parts.cuh"
 #include "policies/shifted_gradients.cuh"
+#include "policies/shifted_reads.cuh"
+#include "policies/sink.cuh"
+#include "policies/staged_tables.cuh"
 #include "policies/table_gradients.cuh"
 #include "policies/tabulated_vectors.cuh"

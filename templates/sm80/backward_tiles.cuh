@@ -70,7 +70,7 @@ __device__ inline ScoreRow read_row(const Surroundings& around, const ScoreTile&
     const float lse = load_shared_float(tile.row_sums + 4 * row);
     // Nothing is visible in the row: an infinite lse makes every P zero.
     float reference_score = lse == negative_infinity() ? -lse : lse, lse_log2 = 0;
-    if (mod::kHasSink || is_large_lse(lse)) {
+    if (mod::Sink::kExists || is_large_lse(lse)) {
         const RowFacts facts(attention, length, place.h);
         reference_score =
             facts.of(position, kReferenceFact) * (mod::kHasScoreMod ? 1 : attention.scale);

@@ -20,13 +20,14 @@ struct SinkOfProgram {
     static __device__ float add(const AttentionArguments& attention,
                                 const mod::Arguments& arguments, const SequenceLength& length,
                                 int h, int row, float maximum, float sum) {
-        const float sink = mod::sink(arguments, length.b(), h,
-                                     h / (attention.heads / attention.kv_heads), length.q_idx(row));
+        const float sink =
+            mod::Sink::value(arguments, length.b(), h, h / (attention.heads / attention.kv_heads),
+                             length.q_idx(row));
         const float natural = scales_early(attention) ? maximum : maximum * attention.scale;
         return sum + exp2_fast((sink - natural) * kLog2E);
     }
 };
-using Sink = Select<mod::kHasSink, SinkOfProgram, NoSink>;
+using Sink = Select<mod::Sink::kExists, SinkOfProgram, NoSink>;
 
 // The output's rows of one warp, on their way to memory.
 using Staging = Tile<float, kWarpRows, mod::kHeadDimV>;

@@ -38,16 +38,16 @@ class SomeUseTables {
   public:
     // Whether the row's elements may.
     __device__ bool add_row(const mod::At& at) {
-        const bool uses = mod::query_uses_tables(at);
+        const bool uses = mod::StagedTables::query_uses(at);
         rows_use_ = rows_use_ && uses;
         return uses;
     }
     __device__ void reduce() { rows_use_ = __all_sync(0xffffffffu, rows_use_); }
     // Whether all elements of a tile with this first key use it, and none has to be asked.
     __device__ bool are_known(const mod::At& at) const {
-        return rows_use_ && at.kv >= mod::kTableKeysHoldFrom;
+        return rows_use_ && at.kv >= mod::StagedTables::kKeysHoldFrom;
     }
-    static __device__ bool key_uses(const mod::At& at) { return mod::key_uses_tables(at); }
+    static __device__ bool key_uses(const mod::At& at) { return mod::StagedTables::key_uses(at); }
     // keys_use: all of a tile.
     __device__ void look(bool keys_use) { use_ = rows_use_ && keys_use; }
     __device__ bool use() const { return use_; }
@@ -55,7 +55,7 @@ class SomeUseTables {
   private:
     bool rows_use_ = true, use_ = false;
 };
-using UsesOfTables = Select<mod::kTablesHaveConditions, SomeUseTables, AllUseTables>;
+using UsesOfTables = Select<mod::StagedTables::kHaveConditions, SomeUseTables, AllUseTables>;
 
 // kCount: tables, of programs that have aligned ones.
 template <int kCount> class AlignedTables {
@@ -103,7 +103,7 @@ template <int kCount> class AlignedTables {
     template <typename Visit> __device__ void with_source(Visit visit) const {
         if (!is_aligned_)
             visit(SourceOf<TableSource::checked>{});
-        else if (mod::kTablesHaveConditions && !uses_.use())
+        else if (mod::StagedTables::kHaveConditions && !uses_.use())
             visit(SourceOf<TableSource::conditional>{});
         else
             visit(SourceOf<TableSource::inside>{});
@@ -211,8 +211,8 @@ template <int kCount> class AlignedTables {
     UsesOfTables uses_;
 };
 
-using Tables =
-    Select<!kStagesTables, NoTableReads,
-           Select<mod::kTablesAreAligned, AlignedTables<mod::kStagedTables>, TableReads>>;
+using Tables = Select<
+    !kStagesTables, NoTableReads,
+    Select<mod::StagedTables::kAreAligned, AlignedTables<mod::StagedTables::kCount>, TableReads>>;
 
 } // namespace sm90

@@ -110,7 +110,8 @@ class GuessedElementAddend {
 };
 
 template <typename Source>
-constexpr bool kGuesses = mod::kGuessesLogs && Source::kSource != TableSource::memory;
+constexpr bool kGuesses =
+    mod::StagedTables::kLogsAreGuessed && Source::kSource != TableSource::memory;
 template <typename Source>
 using ElementAddend = Select<!kForm.has_element_addend, NoElementAddend,
                              Select<kGuesses<Source>, GuessedElementAddend, ComputedElementAddend>>;

@@ -9,7 +9,7 @@ namespace sm90 {
 __device__ inline void expand_keys(const KernelArguments& attention,
                                    const mod::Arguments& arguments, int block) {
     // Places in tables have to be inside of these for keys past the end, too: the last key's.
-    constexpr bool kRepeatsLast = mod::kStagedTables != 0;
+    constexpr bool kRepeatsLast = mod::StagedTables::kCount != 0;
     Entry entry = Entry::of_key(attention, block);
     if (kRepeatsLast && !entry.exists) entry.key = attention.kv_len - 1;
     entry.visit(attention, arguments, [&](const mod::At& at) {

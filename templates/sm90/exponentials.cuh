@@ -21,9 +21,10 @@ __device__ inline float exp2_polynomial(float x) {
     return series * __uint_as_float(__float_as_uint(rounded) << 23);
 }
 
-// Of eight columns, mod::kPolynomials are polynomials, spread evenly.
+// Of eight columns, mod::ForwardSchedule::kPolynomials are polynomials, spread evenly.
 __device__ constexpr bool is_polynomial(int column) {
-    return (column + 1) * mod::kPolynomials / 8 != column * mod::kPolynomials / 8;
+    return (column + 1) * mod::ForwardSchedule::kPolynomials / 8 !=
+           column * mod::ForwardSchedule::kPolynomials / 8;
 }
 __device__ inline float exponential(float x, int column) {
     return is_polynomial(column) ? exp2_polynomial(x) : exp2_fast(x);

@@ -128,6 +128,6 @@ class MaskedKeys {
 };
 
 using KeyBlocks = Select<mod::kHasBlockMask, MaskedKeys,
-                         Select<mod::kStartsAtHighest, KeysFromHighest, KeyRange>>;
+                         Select<mod::ForwardSchedule::kStartsAtHighest, KeysFromHighest, KeyRange>>;
 
 } // namespace sm90

@@ -38,7 +38,7 @@ class CopiedKeyKinds : public KeyKindProducers {
         for (int i = 0; i < 4; ++i) {
             const int kind = kind_of_key(attention, arguments, place,
                                          first_key + 2 * lane + column_of(first + i));
-            bytes |= static_cast<unsigned>(kind < 0 ? mod::kKeyKinds : kind) << 8 * i;
+            bytes |= static_cast<unsigned>(kind < 0 ? mod::KeyKinds::kCount : kind) << 8 * i;
         }
         store_shared_word(places + 4 * word, bytes);
     }
@@ -64,7 +64,8 @@ class CopiedKeyKinds : public KeyKindProducers {
                 mod::at_row(arguments, place.launch, place.head, place.b, place.h, place.h_kv, q);
             const unsigned of_row = of_warp + r * kKindCopies.row_bytes;
 #pragma unroll 1
-            for (int first = thread.lane % 4; first <= mod::kKeyKinds; first += 4 * kAtOnce) {
+            for (int first = thread.lane % 4; first <= mod::KeyKinds::kCount;
+                 first += 4 * kAtOnce) {
                 float addends[kAtOnce];
 #pragma unroll
                 for (int i = 0; i < kAtOnce; ++i)
@@ -72,7 +73,7 @@ class CopiedKeyKinds : public KeyKindProducers {
                         addend_of_kind(arguments, place, row, q, first + 4 * i), per_product);
 #pragma unroll
                 for (int i = 0; i < kAtOnce; ++i)
-                    if (const int kind = first + 4 * i; kind <= mod::kKeyKinds)
+                    if (const int kind = first + 4 * i; kind <= mod::KeyKinds::kCount)
                         store_copies(of_row + kind * KindCopiesLayout::kCopyBytes, thread.lane,
                                      addends[i]);
             }

@@ -43,9 +43,9 @@ __device__ inline void normalise(const AttentionArguments& attention,
         is_unused[r] = !mod::kIsDense && row + 8 * r >= length.queries();
         const bool nothing_visible = softmax.saw_nothing(r, sum) || is_unused[r];
         float whole = sum;
-        if constexpr (mod::kHasSink) {
-            const float sink =
-                mod::sink(arguments, place.b, place.h, place.h_kv, length.q_idx(row + 8 * r));
+        if constexpr (mod::Sink::kExists) {
+            const float sink = mod::Sink::value(arguments, place.b, place.h, place.h_kv,
+                                                length.q_idx(row + 8 * r));
             whole += exp2_fast(softmax.exponent_of_sink(r, sink, logits));
         }
         factor[r] = nothing_visible ? 0 : reciprocal_fast(whole);

@@ -176,7 +176,7 @@ template <int kThreads, int kRead = 0>
 __device__ inline bool copy_shifts(const AttentionArguments& attention,
                                    const mod::Arguments& arguments, const HeadPlace& place,
                                    int first_row, int first_key, unsigned to, int thread) {
-    if constexpr (kRead == mod::kShiftedReads) {
+    if constexpr (kRead == mod::ShiftedReads::kCount) {
         return false;
     } else {
         read_again(arguments);

@@ -56,7 +56,7 @@ struct SkipsShortTiles : NoSkips {
         for (int next = task.begin; next < task.end; ++next) {
             pass_keys(consumer);
             // MMAs that run under no softmax do not take turns.
-            if (!mod::kOverlaps || next > task.begin) consumer.order.skip();
+            if (!mod::ForwardSchedule::kOverlaps || next > task.begin) consumer.order.skip();
         }
     }
 };
@@ -93,8 +93,9 @@ struct SkipsHiddenTiles : SkipsShortTiles {
     }
 };
 
-using Skips = Select<!kKeysMayPass, NoSkips,
-                     Select<!mod::kHasBand || mod::kHasBlockMask, SkipsShortTiles,
-                            Select<mod::kStartsAtHighest, SkipsHiddenTiles, SkipsHiddenKeys>>>;
+using Skips = Select<
+    !kKeysMayPass, NoSkips,
+    Select<!mod::kHasBand || mod::kHasBlockMask, SkipsShortTiles,
+           Select<mod::ForwardSchedule::kStartsAtHighest, SkipsHiddenTiles, SkipsHiddenKeys>>>;
 
 } // namespace sm90

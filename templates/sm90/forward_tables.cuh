@@ -96,7 +96,7 @@ __device__ inline void multiply_words(unsigned words, int count, float factor, i
 __device__ inline void copy_tables(const mod::At& at, bool is_first, int b, int h, unsigned to,
                                    float unit, int thread) {
     const auto visit_others = [&](auto visit) {
-        static_for<mod::kStagedTables>([&](auto table) {
+        static_for<mod::StagedTables::kCount>([&](auto table) {
             using Read = mod::StagedTable<decltype(table)::kValue>;
             if (is_first || (Read::kUsesBatch && b != at.b) || (Read::kUsesHead && h != at.h))
                 visit(table, to + Read::kOffset);

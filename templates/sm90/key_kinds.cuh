@@ -12,17 +12,17 @@ __device__ inline int kind_of_key(const AttentionArguments& attention,
                                   const mod::Arguments& arguments, const HeadPlace& place,
                                   int key) {
     return visit_element(attention, arguments, place, 0, min(key, attention.kv_len - 1),
-                         [](const mod::At& at) { return mod::key_kind(at); });
+                         [](const mod::At& at) { return mod::KeyKinds::kind(at); });
 }
 
 // 0 where there is no such kind.
 __device__ inline float addend_of_kind(const mod::Arguments& arguments, const HeadPlace& place,
                                        const mod::Row& row, int q, int kind) {
-    if (kind >= mod::kKeyKinds) return 0;
+    if (kind >= mod::KeyKinds::kCount) return 0;
     const mod::Column column =
         mod::at_column(arguments, place.launch, place.head, place.b, place.h, place.h_kv, kind);
-    return mod::addend_of_kind(mod::At{arguments, place.launch, place.head, row, column, place.b,
-                                       place.h, place.h_kv, q, kind});
+    return mod::KeyKinds::addend(mod::At{arguments, place.launch, place.head, row, column, place.b,
+                                         place.h, place.h_kv, q, kind});
 }
 
 struct NoKeyKinds {

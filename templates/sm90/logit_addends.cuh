@@ -124,8 +124,9 @@ class SlopeOfColumns : public MultipliedSlope {
   private:
     float columns_[kFragmentColumns];
 };
-constexpr bool kKeepsColumns = kForm.slope_is_of_head && mod::kHasRegistersForColumns &&
-                               !kHasTabulated && !LogitForm::kLineIsRelative;
+constexpr bool kKeepsColumns = kForm.slope_is_of_head &&
+                               mod::ForwardSchedule::kHasRegistersForColumns && !kHasTabulated &&
+                               !LogitForm::kLineIsRelative;
 using Slope =
     Select<kForm.has_slope, Select<kKeepsColumns, SlopeOfColumns, MultipliedSlope>, NoSlope>;
 

@@ -37,7 +37,7 @@ struct LogitForm {
     // Products are added to the dense bias, or to what tables have, which is there first, instead
     // of the other way round: that needs no score, and comes under the exponents of the keys
     // before. Which keys come next is known where no block mask says it.
-    static constexpr bool kStartsWithTables = mod::kTablesAreAligned && !mod::kHasBlockMask;
+    static constexpr bool kStartsWithTables = mod::StagedTables::kAreAligned && !mod::kHasBlockMask;
     static constexpr bool kStartsWithBias = kAffine && (kCopiesBiases || kStartsWithTables) &&
                                             kForm.multiplier_is_one && !kCapped && !kHasBase &&
                                             !kForm.has_slope && !kHasTabulated;
@@ -46,7 +46,7 @@ struct LogitForm {
     // Less a number of the row, a slope's line takes one instruction for each element, and no
     // registers for what columns add.
     static constexpr bool kLineIsRelative =
-        mod::kStartsAtHighest && kForm.has_slope && kHasRowAddend;
+        mod::ForwardSchedule::kStartsAtHighest && kForm.has_slope && kHasRowAddend;
     static constexpr bool kHasOffset = !kCapped && kHasBase && !kLineIsRelative;
     // P are relative to a running maximum that does not change, see Softmax. Those of f16 would
     // vanish.

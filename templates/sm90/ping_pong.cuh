@@ -11,18 +11,20 @@ struct PingPongOrder {
     int warpgroup;
 
     __device__ explicit PingPongOrder(int index) : warpgroup(index) {
-        if (mod::kPingPong != mod::PingPong::none && index == kConsumers - 1) arrive(next(), 256);
+        if (mod::ForwardSchedule::kPingPong != mod::PingPong::none && index == kConsumers - 1)
+            arrive(next(), 256);
     }
     __device__ void take(mod::PingPong kind) const {
-        if (mod::kPingPong == kind) synchronize(1 + warpgroup, 256); // barrier 0 is the block's
+        if (mod::ForwardSchedule::kPingPong == kind)
+            synchronize(1 + warpgroup, 256); // barrier 0 is the block's
     }
     __device__ void pass(mod::PingPong kind) const {
-        if (mod::kPingPong == kind) arrive(next(), 256);
+        if (mod::ForwardSchedule::kPingPong == kind) arrive(next(), 256);
     }
     __device__ void skip() const {
-        if constexpr (mod::kPingPong != mod::PingPong::none) {
-            take(mod::kPingPong);
-            pass(mod::kPingPong);
+        if constexpr (mod::ForwardSchedule::kPingPong != mod::PingPong::none) {
+            take(mod::ForwardSchedule::kPingPong);
+            pass(mod::ForwardSchedule::kPingPong);
         }
     }
 

@@ -90,9 +90,9 @@ class ScoreElements {
         const int kv = length_.kv_idx(first_key + first_column_ + column);
         const mod::Column of_key = column_at(kv);
         const mod::Row row = r == 0 ? rows_[0] : rows_[1];
-        unsigned tables[mod::kStagedTables ? mod::kStagedTables : 1];
+        unsigned tables[mod::StagedTables::kCount ? mod::StagedTables::kCount : 1];
 #pragma unroll
-        for (int table = 0; table < mod::kStagedTables; ++table)
+        for (int table = 0; table < mod::StagedTables::kCount; ++table)
             tables[table] = r == 0 ? tables_.of_row(0)[table] : tables_.of_row(1)[table];
         const TabulatedTile::KeyValues values = tabulated_.of_key(column);
         const mod::At at{arguments_, place_.launch, place_.head,

@@ -141,7 +141,7 @@ template <int kRead> class ThreadShifts {
 
 // Whether all reads are clamped, so that there are tiles that are beyond for all.
 template <int kRead = 0> constexpr __device__ bool are_clamped() {
-    if constexpr (kRead == mod::kShiftedReads)
+    if constexpr (kRead == mod::ShiftedReads::kCount)
         return true;
     else
         return (mod::ShiftedRead<kRead>::kHasLeast || mod::ShiftedRead<kRead>::kHasMost) &&
@@ -183,13 +183,13 @@ class ShiftedReads {
         ThreadShifts<kRead> read;
         Reads<kRead + 1> rest;
     };
-    template <typename Dummy> struct Reads<mod::kShiftedReads, Dummy> {};
+    template <typename Dummy> struct Reads<mod::ShiftedReads::kCount, Dummy> {};
 
     template <int kRead>
     static __device__ void find(Reads<kRead>& reads, const AttentionArguments& attention,
                                 const mod::Arguments& arguments, const HeadPlace& place,
                                 int first_row, int row, int column) {
-        if constexpr (kRead < mod::kShiftedReads) {
+        if constexpr (kRead < mod::ShiftedReads::kCount) {
             reads.read.find(attention, arguments, place, first_row, row, column);
             find<kRead + 1>(reads.rest, attention, arguments, place, first_row, row, column);
         }
@@ -197,7 +197,7 @@ class ShiftedReads {
     template <int kRead>
     static __device__ void look(Reads<kRead>& reads, unsigned stage, int first_key, bool& inside,
                                 bool& beyond) {
-        if constexpr (kRead < mod::kShiftedReads) {
+        if constexpr (kRead < mod::ShiftedReads::kCount) {
             reads.read.look(stage, first_key);
             inside = inside & reads.read.is_inside();
             beyond = beyond & reads.read.is_beyond();
@@ -205,7 +205,7 @@ class ShiftedReads {
         }
     }
     template <int kRead> __device__ void load_ends(const Reads<kRead>& reads) {
-        if constexpr (kRead < mod::kShiftedReads) {
+        if constexpr (kRead < mod::ShiftedReads::kCount) {
             float ends[2] = {values_[0][kRead], values_[1][kRead]};
             reads.read.load_ends(ends);
             values_[0][kRead] = ends[0];
@@ -215,7 +215,7 @@ class ShiftedReads {
     }
     template <int kRead, typename R>
     __device__ void load(const Reads<kRead>& reads, R reach, int j) {
-        if constexpr (kRead < mod::kShiftedReads) {
+        if constexpr (kRead < mod::ShiftedReads::kCount) {
             float of_column[2] = {values_[0][kRead], values_[1][kRead]};
             reads.read.load(reach, j, of_column);
             values_[0][kRead] = of_column[0];
@@ -225,7 +225,8 @@ class ShiftedReads {
     }
 
     Reads<0> reads_;
-    float values_[2][mod::kShiftedReads ? mod::kShiftedReads : 1]; // of a column, or of all
+    float values_[2][mod::ShiftedReads::kCount ? mod::ShiftedReads::kCount
+                                               : 1]; // of a column, or of all
     Reach reach_ = Reach::inside;
 };
 

@@ -418,8 +418,9 @@ class LateSoftmax : public SoftmaxRows {
 // add, and where the keys with the largest addends come first, later blocks seldom have higher
 // maxima.
 constexpr bool kMaximaSeldomRise =
-    (mod::KeyIndex2d::kWidth > 0) || !mod::kHasScoreMod || mod::kStartsAtHighest ||
-    kForm.is_product || (Logits::kStartsWithBias && (mod::kTablesAreAligned || kReadsShifts));
+    (mod::KeyIndex2d::kWidth > 0) || !mod::kHasScoreMod || mod::ForwardSchedule::kStartsAtHighest ||
+    kForm.is_product ||
+    (Logits::kStartsWithBias && (mod::StagedTables::kAreAligned || kReadsShifts));
 constexpr bool kLogitsAreExact = Logits::kFactorIsOne && !Logits::kHasOffset;
 using Softmax = Select<Logits::kAreBounded, BoundedSoftmax,
                        Select<kMaximaSeldomRise, LateSoftmax,

@@ -102,7 +102,7 @@ template <int kTable> class IndicesFrom {
         own_;
     IndicesFrom<kTable + 1> rest_;
 };
-template <> class IndicesFrom<mod::kStagedTables> {
+template <> class IndicesFrom<mod::StagedTables::kCount> {
   public:
     template <typename Visit> static __device__ void visit(Visit) {}
 };

@@ -20,7 +20,7 @@ enum class TableSource { inside, checked, memory, exact, conditional };
 // Whether each table's slice of a head has room in the words that are kept for it.
 __device__ inline bool tables_have_room(const mod::At& at) {
     bool have_room = true;
-    static_for<mod::kStagedTables>([&](auto table) {
+    static_for<mod::StagedTables::kCount>([&](auto table) {
         using Read = mod::StagedTable<decltype(table)::kValue>;
         have_room = have_room && Read::count(at) <= Read::kWords;
     });
@@ -70,7 +70,7 @@ class IndicesOfTiles {
     bool rows_are_inside_ = true, are_inside_ = false;
     IndicesFrom<0> indices_;
 };
-using TableIndices = Select<mod::kTablesAreChecked, IndicesOfTiles, IndicesInside>;
+using TableIndices = Select<mod::StagedTables::kAreChecked, IndicesOfTiles, IndicesInside>;
 
 // Whether slices have room: whatever the tensors,
 struct TablesFit {
@@ -95,11 +95,11 @@ class TablesMayFit {
   private:
     bool have_room_ = false;
 };
-using TableRoom = Select<mod::kTablesHaveRoom, TablesFit, TablesMayFit>;
+using TableRoom = Select<mod::StagedTables::kHaveRoom, TablesFit, TablesMayFit>;
 
 // Slices have what tables have in the units of products, which the element's addend is in then.
 constexpr bool kScalesTables =
-    LogitForm::kStartsWithBias && LogitForm::kStartsWithTables && mod::kAddendScalesWithTables;
+    LogitForm::kStartsWithBias && LogitForm::kStartsWithTables && mod::StagedTables::kAddendScales;
 
 struct NoTableReads {
     __device__ NoTableReads(unsigned) {}
@@ -150,7 +150,7 @@ class TableReads {
   private:
     // Kept: compilers would add what is the same for all rows to each key's part instead.
     __device__ void find_addresses(int row, const mod::At& at) {
-        static_for<mod::kStagedTables>([&](auto table) {
+        static_for<mod::StagedTables::kCount>([&](auto table) {
             constexpr int kTable = decltype(table)::kValue;
             unsigned address = mod::StagedTable<kTable>::row_address(at, memory_);
             keep(address);
@@ -158,7 +158,7 @@ class TableReads {
         });
     }
 
-    unsigned memory_, addresses_[2][mod::kStagedTables ? mod::kStagedTables : 1];
+    unsigned memory_, addresses_[2][mod::StagedTables::kCount ? mod::StagedTables::kCount : 1];
     TableRoom room_;
     TableIndices indices_;
 };

@@ -58,7 +58,7 @@ extern "C" void {name}(const unsigned long long* words, const Position* p, Outco
 constexpr std::string_view kForwardBody = R"(
     out->visible = visible(at);
     out->score = score(at, p->score);
-    out->sink = sink(arguments, p->b, p->h, p->h_kv, p->q);
+    out->sink = mod::Sink::value(arguments, p->b, p->h, p->h_kv, p->q);
     const Band bounds = band(arguments, launch, head, p->b, p->h, p->h_kv);
     out->low = bounds.low;
     out->high = bounds.high;
@@ -77,7 +77,7 @@ constexpr std::string_view kBackwardBody = R"(
 
 // Of the kernel that comes before a backward.
 constexpr std::string_view kDeltaBody = R"(
-    visit_sink_gradients(arguments, p->b, p->h, p->h_kv, p->q, [&](auto* to, float partial) {
+    mod::Sink::visit_gradients(arguments, p->b, p->h, p->h_kv, p->q, [&](auto* to, float partial) {
         if (to != nullptr) flexc_accumulate(to, partial * p->d_modified);
     });)";
 

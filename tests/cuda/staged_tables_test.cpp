@@ -63,7 +63,7 @@ extern "C" int run(const unsigned long long* words, const KernelArguments* atten
     for (int i = 0; i < mod::TabulatedVectors::kByKey; ++i, to += kTabulatedSlices.key_bytes)
         std::memcpy(to, key_vector(*attention, vectors, i) + first_key, kTabulatedSlices.key_bytes);
     // Aligned tiles read more, and use nothing of that.
-    first_of_tables = mod::kTablesAreAligned ? 0 : kTables;
+    first_of_tables = mod::StagedTables::kAreAligned ? 0 : kTables;
     end_of_tables = kTables + 4 * mod::kSizes.table_words;
     reads_outside_tables = 0;
     int source = -1;

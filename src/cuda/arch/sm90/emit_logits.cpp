@@ -139,6 +139,20 @@ std::string emit_form(const ::sm90::ScoreForm& form) {
     return constant.text() + "constexpr sm90::ScoreForm kScoreForm = score_form();\n";
 }
 
+std::string emit_schedule(const plan::WarpSpecializedForward& forward) {
+    const plan::ForwardSchedule& schedule = forward.schedule;
+    Policy policy("ForwardSchedule");
+    policy.constant("kOverlaps", schedule.overlaps, true);
+    if (schedule.ping_pong != plan::PingPong::none)
+        policy.member(formatted("    static constexpr PingPong kPingPong = PingPong::{};\n",
+                                name(schedule.ping_pong)));
+    policy.constant("kRescalesAfter", schedule.rescales_after);
+    policy.constant("kPolynomials", schedule.polynomials);
+    policy.constant("kStartsAtHighest", forward.starts_at_highest);
+    policy.constant("kHasRegistersForColumns", forward.has_registers_for_columns, true);
+    return policy.text();
+}
+
 // Addends as the kernel adds them.
 Body values_of(const Layout& layout, const passes::ScoreParts& parts,
                const std::vector<NodeId>& values) {
@@ -176,22 +190,20 @@ std::string emit_vectors(const Layout& layout, const passes::ScoreParts& parts,
 
 // Of kinds of keys: which one a key has, and what each adds.
 std::string emit_kinds(const Layout& layout, const passes::KeyKinds& kinds) {
+    if (!kinds.found()) return "";
     Body kind(layout, passes::Place::element, "at.");
-    if (kinds.found()) {
-        kind.compute({kinds.kind});
-        kind.line("const auto kind = " + unbracketed(kind.text(kinds.kind)) + ";");
-        kind.line("return 0 <= kind && kind < kKeyKinds ? static_cast<int>(kind) : -1;");
-    } else {
-        kind.line("return -1;");
-    }
-    std::string text = formatted("constexpr int kKeyKinds = {};\n", kinds.count) +
-                       device_function("int key_kind(const At& at)", kind);
+    kind.compute({kinds.kind});
+    kind.line("const auto kind = " + unbracketed(kind.text(kinds.kind)) + ";");
+    kind.line("return 0 <= kind && kind < kCount ? static_cast<int>(kind) : -1;");
     Body addend(layout, passes::Place::element, "at.");
     addend.read_without_branches();
-    if (kinds.found()) addend.compute({kinds.addend_of_kind});
-    addend.line("return " +
-                (kinds.found() ? unbracketed(addend.text(kinds.addend_of_kind)) : "0.0f") + ";");
-    return text + device_function("float addend_of_kind(const At& at)", addend);
+    addend.compute({kinds.addend_of_kind});
+    addend.line("return " + unbracketed(addend.text(kinds.addend_of_kind)) + ";");
+    Policy policy("KeyKinds");
+    policy.constant("kCount", kinds.count);
+    policy.function("int kind(const At& at)", kind);
+    policy.function("float addend(const At& at)", addend);
+    return policy.text();
 }
 
 } // namespace
@@ -225,21 +237,12 @@ std::string emit_logit_constants(const plan::KernelConfig& config, const passes:
                                  const passes::ScoreParts& parts) {
     const plan::WarpSpecializedForward& forward = *config.specialized;
     std::string text = emit_sizes(sizes_of(forward, parts)) + emit_form(form_of(mod, parts)) +
-                       formatted("constexpr int kRescalesAfter = {}, kPolynomials = {};\n"
-                                 "enum class PingPong {{ none, mma, softmax }};\n"
-                                 "constexpr PingPong kPingPong = PingPong::{};\n",
-                                 forward.schedule.rescales_after, forward.schedule.polynomials,
-                                 name(forward.schedule.ping_pong));
-    const auto constant = [&](std::string_view called, bool value) {
-        text += formatted("constexpr bool {} = {};\n", called, value);
-    };
-    text += formatted("constexpr int kKeyStep = {};\n", forward.key_step);
-    constant("kOverlaps", forward.schedule.overlaps);
-    constant("kHasRegistersForColumns", forward.has_registers_for_columns);
-    constant("kStartsAtHighest", forward.starts_at_highest);
+                       formatted("constexpr int kKeyStep = {};\n", forward.key_step) +
+                       emit_schedule(forward);
     const analysis::Band& band = mod.band;
-    constant("kBandHasLow",
-             !band.low.empty() || (band.clamps && band.clamps->first_least != ir::kNoNode));
+    text +=
+        formatted("constexpr bool kBandHasLow = {};\n",
+                  !band.low.empty() || (band.clamps && band.clamps->first_least != ir::kNoNode));
     // A macro: an entry of a template is there or not.
     if (forward.tabulated.any()) text += "#define FLEXC_EXPANDS\n";
     return text;
@@ -257,15 +260,16 @@ std::string emit_logit_functions(const Layout& layout, const plan::KernelConfig&
                       .value_or(std::vector<passes::AlignedTable>{});
         conditions = passes::table_conditions(layout.mod(), parts.staged, parts.element_addend);
     }
+    Policy tables("StagedTables");
     std::string text =
-        emit_staged_tables(layout, parts.staged, table_words, aligned,
+        emit_staged_tables(tables, layout, parts.staged, table_words, aligned,
                            [&](Body& body) { provide_expanded(body, layout, parts); });
     // The threads that copy slices multiply few words in less time than consumers do elements.
     constexpr int kMostScaledWords = 2048;
     const bool scales_slices =
         aligns && std::accumulate(table_words.begin(), table_words.end(), 0) <= kMostScaledWords &&
         passes::scales_with_tables(layout.mod().program.graph, parts.staged, parts.element_addend);
-    text += emit_table_conditions(layout, conditions, scales_slices);
+    add_table_conditions(tables, layout, conditions, scales_slices);
     text += emit_shifted_reads(layout, parts.shifted);
     const auto function = [&](std::string_view called, NodeId value,
                               std::string_view parameter = "",
@@ -291,32 +295,33 @@ std::string emit_logit_functions(const Layout& layout, const plan::KernelConfig&
         text += element_function("float", called, parameter, body, mask_instructions);
         return body.has_guesses();
     };
-    function("multiplier", parts.multiplier);
-    function("row_addend", parts.row_addend);
-    function("slope", parts.slope);
-    function("quotient_addend", parts.quotient_addend);
-    function("remainder_addend", parts.remainder_addend);
-    function("element_addend", parts.element_addend, "bias");
-    function("cap", parts.cap);
+    const auto part = [&](std::string_view called, NodeId value, std::string_view parameter = "") {
+        if (value != kNoNode) function(called, value, parameter);
+    };
+    part("multiplier", parts.multiplier);
+    part("row_addend", parts.row_addend);
+    part("slope", parts.slope);
+    part("quotient_addend", parts.quotient_addend);
+    part("remainder_addend", parts.remainder_addend);
+    part("element_addend", parts.element_addend, "bias");
+    part("cap", parts.cap);
     // What comes before products is not looked at again, and what elements have of distances is
     // known for written out columns alone.
     const bool may_guess = parts.bias_read == kNoNode && parts.distance_values.empty() && !aligns;
     bool has_guesses = false;
     const auto of_tables = [&](std::string_view called, TableReads reads, bool guesses_logs) {
-        if (!table_words.empty() && parts.found())
-            has_guesses =
-                function(called, parts.element_addend, "bias", reads, guesses_logs) || has_guesses;
-        else
-            text += formatted("__device__ float {}(const At& at, float bias);\n", called);
+        has_guesses =
+            function(called, parts.element_addend, "bias", reads, guesses_logs) || has_guesses;
     };
-    of_tables("staged_element_addend", TableReads::staged, may_guess);
-    if (conditions.any())
-        of_tables("conditional_element_addend", TableReads::conditional, false);
-    else
-        text += "__device__ float conditional_element_addend(const At& at, float bias);\n";
-    of_tables("checked_element_addend", TableReads::checked, may_guess);
-    of_tables("exact_element_addend", TableReads::checked, false);
-    text += formatted("constexpr bool kGuessesLogs = {};\n", has_guesses);
+    if (!table_words.empty() && parts.found()) {
+        of_tables("staged_element_addend", TableReads::staged, may_guess);
+        if (conditions.any())
+            of_tables("conditional_element_addend", TableReads::conditional, false);
+        of_tables("checked_element_addend", TableReads::checked, may_guess);
+        of_tables("exact_element_addend", TableReads::checked, false);
+    }
+    tables.constant("kLogsAreGuessed", has_guesses);
+    text += tables.text();
     text += emit_dense_bias(layout, parts.bias_read);
     text += emit_kinds(layout, parts.kinds);
     text += emit_vectors(layout, parts, config.specialized->tabulated);
