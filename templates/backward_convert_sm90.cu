@@ -31,7 +31,8 @@ extern __shared__ __align__(128) unsigned char shared_memory[];
 __device__ inline int key_tiles_of(const sm90::KernelArguments& attention,
                                    const SequenceLength& length) {
     constexpr int kKeyTile = 64 * sm90::kConsumers;
-    return mod::kIsDense ? attention.blocks_of_head : (length.key_rows() + kKeyTile - 1) / kKeyTile;
+    return mod::Layouts::kAreDense ? attention.blocks_of_head
+                                   : (length.key_rows() + kKeyTile - 1) / kKeyTile;
 }
 
 // Until all blocks that add to a head's dq have.
@@ -47,7 +48,7 @@ __device__ inline void wait_for_blocks(const sm90::KernelArguments& attention,
 __device__ inline long long row_block_of_all(const AttentionArguments& attention,
                                              const SequenceLength& length, const BlockTile& tile) {
     constexpr int kPaddedRows = 128;
-    if constexpr (mod::kIsDense)
+    if constexpr (mod::Layouts::kAreDense)
         return static_cast<long long>(tile.head) *
                    ((attention.q_len + kPaddedRows - 1) / kPaddedRows * (kPaddedRows / kRows)) +
                tile.tile;
@@ -105,8 +106,8 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     }
     __syncthreads();
     // Nobody adds to row blocks of queries that are not used.
-    const bool has_sums =
-        shared_state != sm90::kRowBlockUntouched && (mod::kIsDense || first_row < length.queries());
+    const bool has_sums = shared_state != sm90::kRowBlockUntouched &&
+                          (mod::Layouts::kAreDense || first_row < length.queries());
     const float4* const from = reinterpret_cast<const float4*>(shared_memory) + threadIdx.x;
 
     const int row = first_row + static_cast<int>(threadIdx.x) / 32 * 16 +

@@ -45,7 +45,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     const int h = block.head % attention.heads;
     const int first_row = block.tile * mod::kQueryTile;
     const int row_count = min(mod::kQueryTile, length.queries() - first_row);
-    if (!mod::kIsDense && (block.tile < 0 || row_count <= 0)) return;
+    if (!mod::Layouts::kAreDense && (block.tile < 0 || row_count <= 0)) return;
     float* const deltas = delta_of_head(attention, length, h) + first_row;
     const RowFacts facts(attention, length, h);
 

@@ -24,7 +24,7 @@ static_assert(mod::kQueryTile == kThreads && mod::kHeadDim % 8 == 0);
 __device__ inline long long first_row_of_all(const AttentionArguments& attention,
                                              const SequenceLength& length, int place, int h,
                                              int first_row) {
-    if constexpr (mod::kIsDense) return static_cast<long long>(place) * mod::kQueryTile;
+    if constexpr (mod::Layouts::kAreDense) return static_cast<long long>(place) * mod::kQueryTile;
     return first_ragged_fact(attention, length.first_query_row(), length.b(), h) + first_row;
 }
 } // namespace
@@ -46,7 +46,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     const SequenceLength length(attention, tile.head / attention.heads);
     const int h = tile.head % attention.heads;
     const int first_row = tile.tile * mod::kQueryTile;
-    if (!mod::kIsDense && (tile.tile < 0 || first_row >= length.queries())) {
+    if (!mod::Layouts::kAreDense && (tile.tile < 0 || first_row >= length.queries())) {
         wait_for_kernel_ahead();
         return;
     }

@@ -52,11 +52,11 @@ struct Shared {
 // Of keys; heads are those of keys over the batch, of which a launch may have some.
 __device__ BlockTile key_tile_of(const AttentionArguments& attention,
                                  const mod::Arguments& arguments, int block) {
-    if constexpr (mod::kHasBlockMask && !mod::kIsDense && !mod::kLoopsOverHeads)
-        return longest_tile_of<mod::kKeysAreRagged>(
+    if constexpr (mod::Mask::kHasBlockMask && !mod::Layouts::kAreDense && !mod::kLoopsOverHeads)
+        return longest_tile_of<mod::Layouts::kKeysAreRagged>(
             attention, attention.kv_heads, block, mod::kKeyTile, attention.kv_len,
             [&](int b) { return attention.sequences.of(b).kv_row; });
-    if constexpr (mod::kKeysAreRagged && !mod::kLoopsOverHeads)
+    if constexpr (mod::Layouts::kKeysAreRagged && !mod::kLoopsOverHeads)
         return ragged_tile_of(attention, attention.kv_heads, block,
                               ragged_tiles(attention, attention.kv_rows, mod::kKeyTile),
                               mod::kKeyTile,
@@ -131,7 +131,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, mod::kBlocksAtOnce)
     const int group = attention.heads / attention.kv_heads;
     const SequenceLength length(attention, b);
     const int first_kv = block.tile * mod::kKeyTile;
-    if (mod::kKeysAreRagged && (block.tile < 0 || first_kv >= length.key_rows())) return;
+    if (mod::Layouts::kKeysAreRagged && (block.tile < 0 || first_kv >= length.key_rows())) return;
     const int last_kv = min(first_kv + mod::kKeyTile, length.keys()) - 1;
 
     const Shared shared{shared_address(shared_memory)};

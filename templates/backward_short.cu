@@ -24,7 +24,7 @@ using KeyGradient = WarpResult<mod::kKeyTile, mod::kHeadDim, mod::kWarps>;
 using ValueGradient = WarpResult<mod::kKeyTile, mod::kHeadDimV, mod::kWarps>;
 
 constexpr BackwardShortLayout kLayout = backward_short_layout(kSizes);
-static_assert(mod::kIsDense && !mod::kHasBlockMask && mod::kStages == 1);
+static_assert(mod::Layouts::kAreDense && !mod::Mask::kHasBlockMask && mod::kStages == 1);
 static_assert(kLayout.bytes + SharedByHead::kBytes <= mod::kSharedBytes);
 extern __shared__ __align__(128) unsigned char shared_memory[];
 

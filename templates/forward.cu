@@ -43,7 +43,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     KeyValueScales scales(attention, length, place.h_kv);
     Output output = {};
     const bool scale_early = scales_early(attention);
-    if (mod::kIsDense || first_of_tile < length.queries())
+    if (mod::Layouts::kAreDense || first_of_tile < length.queries())
         rows.find(around, first_row, lane_index());
     softmax.start(scale_early ? 1 : attention.scale);
     const ForwardStep step{around, softmax, scales, output, scale_early};

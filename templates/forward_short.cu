@@ -21,7 +21,7 @@ namespace {
 
 extern __shared__ __align__(128) unsigned char shared_memory[];
 
-static_assert(kHasOneKeyTile && mod::kIsDense && !mod::kHasBlockMask);
+static_assert(kHasOneKeyTile && mod::Layouts::kAreDense && !mod::Mask::kHasBlockMask);
 static_assert(kLayout.bytes + SharedValues::kBytes <= mod::kSharedBytes);
 
 // One sequence. Everyone has left the one before.

@@ -147,7 +147,7 @@ struct Consumer {
         if (task.begin < last) bias.start(scores, logits, shared, thread, last - 1);
         key_kinds.start_next(scores, shared, key, thread, task.begin < last);
         // Of a range, the tile where the keys end comes first; of a block mask, last.
-        if constexpr (!mod::kHasBlockMask) Ends::clear_values(*this, length, last);
+        if constexpr (!mod::Mask::kHasBlockMask) Ends::clear_values(*this, length, last);
         const auto rescale = [&](const float(&shrink)[2]) { multiply_rows(output, shrink); };
         unsigned key_is_there = 0;
 #pragma unroll 1
@@ -186,7 +186,7 @@ struct Consumer {
             softmax.rescale_after(rescale);
         }
         wait_for_value();
-        if constexpr (mod::kHasBlockMask) Ends::clear_values(*this, length, newest);
+        if constexpr (mod::Mask::kHasBlockMask) Ends::clear_values(*this, length, newest);
         issue_output(output, p, value_operand());
         finish_output(output, p);
     }
@@ -275,7 +275,7 @@ struct Consumer {
         const unsigned staged = queries + 16 * thread.warp * kRowBytes;
         const int first_row = static_cast<int>(length.first_query_row()) + warp_row;
         stage(output, staged);
-        const int rows = mod::kIsDense ? 16 : uniform(length.query_rows() - warp_row);
+        const int rows = mod::Layouts::kAreDense ? 16 : uniform(length.query_rows() - warp_row);
         if (rows >= 16)
             store_staged(maps.o, {length.entry(), place.h, first_row, 0}, staged);
         else

@@ -35,7 +35,7 @@ using TilePlace = TileOfRequest;
 template <bool kIsRagged, typename FirstRow>
 __device__ TilePlace place_of(const AttentionArguments& attention, const PlanArguments& plan,
                               int mask, int index, int tile, int tiles, FirstRow first_row) {
-    if constexpr (mod::kIsDense) return {mask / plan.masks_of_heads, index};
+    if constexpr (mod::Layouts::kAreDense) return {mask / plan.masks_of_heads, index};
     if constexpr (kIsRagged) return tile_of_request(index, attention.batch, tile, first_row);
     const int tiles_of_one = tiles / attention.batch;
     return {index / tiles_of_one, index % tiles_of_one};
@@ -44,28 +44,28 @@ __device__ TilePlace place_of(const AttentionArguments& attention, const PlanArg
 template <bool kIsRagged>
 __device__ int index_of(const AttentionArguments& attention, int b, int own, long long first_row,
                         int tile, int tiles) {
-    if constexpr (mod::kIsDense) return own;
+    if constexpr (mod::Layouts::kAreDense) return own;
     if constexpr (kIsRagged) return static_cast<int>(first_row / tile) + b + own;
     return b * (tiles / attention.batch) + own;
 }
 
 __device__ TilePlace query_place(const AttentionArguments& attention, const PlanArguments& plan,
                                  const PlannedBlockMask& planned, int mask, int index) {
-    return place_of<mod::kQueriesAreRagged>(attention, plan, mask, index, planned.query_tile,
-                                            planned.query_tiles,
-                                            [&](int b) { return attention.sequences.of(b).q_row; });
+    return place_of<mod::Layouts::kQueriesAreRagged>(
+        attention, plan, mask, index, planned.query_tile, planned.query_tiles,
+        [&](int b) { return attention.sequences.of(b).q_row; });
 }
 __device__ TilePlace key_place(const AttentionArguments& attention, const PlanArguments& plan,
                                const PlannedBlockMask& planned, int mask, int index) {
-    return place_of<mod::kKeysAreRagged>(attention, plan, mask, index, planned.key_tile,
-                                         planned.key_tiles,
-                                         [&](int b) { return attention.sequences.of(b).kv_row; });
+    return place_of<mod::Layouts::kKeysAreRagged>(
+        attention, plan, mask, index, planned.key_tile, planned.key_tiles,
+        [&](int b) { return attention.sequences.of(b).kv_row; });
 }
 
 // Whether the kernel that reads the block mask has this entry.
 __device__ bool has_rows(const AttentionArguments& attention, const PlannedBlockMask& planned,
                          const SequenceLength& length) {
-    if (mod::kIsDense || planned.rows_of == RowsOf::all) return true;
+    if (mod::Layouts::kAreDense || planned.rows_of == RowsOf::all) return true;
     return has_few_rows(length, attention.heads / attention.kv_heads) ==
            (planned.rows_of == RowsOf::few);
 }
@@ -107,7 +107,9 @@ struct Span {
     __device__ Span(int tile, int size, int length)
         : first(tile * size), last(min(first + size, length) - 1) {}
     // Of a place of requests without a tile, or behind the end of one.
-    __device__ bool is_empty() const { return !mod::kIsDense && (first < 0 || first > last); }
+    __device__ bool is_empty() const {
+        return !mod::Layouts::kAreDense && (first < 0 || first > last);
+    }
 };
 
 __device__ double shuffle(double x, int distance) {
@@ -223,7 +225,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     };
 
     int columns = planned.by_keys ? planned.query_tiles : planned.key_tiles;
-    if constexpr (!mod::kIsDense) {
+    if constexpr (!mod::Layouts::kAreDense) {
         columns = planned.by_keys ? tiles_of(length.queries(), planned.query_tile)
                                   : tiles_of(length.keys(), planned.key_tile);
         const bool is_empty = planned.by_keys ? keys_of(0).is_empty() : queries_of(0).is_empty();
@@ -242,10 +244,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
                 to[i] = {from[2 * i], from[2 * i + 1]};
         };
         Fact query_facts[mod::kQueryFacts + kAtLeastOne], key_facts[mod::kKeyFacts + kAtLeastOne];
-        const int query_index = index_of<mod::kQueriesAreRagged>(
+        const int query_index = index_of<mod::Layouts::kQueriesAreRagged>(
             attention, place.request, planned.by_keys ? column : own, length.first_query_row(),
             planned.query_tile, planned.query_tiles);
-        const int key_index = index_of<mod::kKeysAreRagged>(
+        const int key_index = index_of<mod::Layouts::kKeysAreRagged>(
             attention, place.request, planned.by_keys ? own : column, length.first_key_row(),
             planned.key_tile, planned.key_tiles);
         load(planned.query_facts, mod::kQueryFacts, planned.query_tiles, query_index, query_facts);

@@ -50,9 +50,13 @@ Result<Signature> check(std::string_view text, const CompileOptions& options = {
 Result<void> supports(std::string_view text, const CompileOptions& options = {},
                       std::string_view arch = {});
 
+// The architecture that is meant where none is named and no device is asked.
+inline constexpr std::string_view kDefaultArch = "sm_90a";
+
 // Any stage as stable text: tokens, ast, ir, grad, deps, mask, plan, cuda, llvm.
 Result<std::string> explain(std::string_view text, std::string_view stage,
-                            const CompileOptions& options = {}, std::string_view arch = "sm_90a");
+                            const CompileOptions& options = {},
+                            std::string_view arch = kDefaultArch);
 
 // Compiles for an architecture that need not be here; each entry is one module.
 // A folder with files of these names and bytes is a pack: with CacheOptions::pack set to it, the

@@ -101,7 +101,8 @@ flexc_status flexc_explain(const char* text, const char* stage,
         if (stage == nullptr) return invalid("stage is NULL");
         CompileCall compile;
         if (auto read = compile.read(text, options); !read) return read;
-        auto explained = flexc::explain(text, stage, compile.options(), text_or(arch, "sm_90a"));
+        auto explained = flexc::explain(text, stage, compile.options(),
+                                        text_or(arch, std::string(kDefaultArch)));
         if (!explained) return explained.error();
         hand_out(explanation, std::move(*explained));
         return {};

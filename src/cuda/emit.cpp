@@ -16,6 +16,7 @@
 #include "cuda/emit_tiles.h"
 #include "cuda/expressions.h"
 #include "cuda/names.h"
+#include "cuda/policy.h"
 #include "cuda/quote.h"
 #include "passes/distance_value.h"
 #include "passes/gradient_order.h"
@@ -71,7 +72,8 @@ class Emitter {
         if (config_.specialized)
             text_ += emit_logit_functions(layout_, config_, parts_, mask_instructions_) +
                      emit_mma(config_, options_);
-        text_ += emit_mask_parts(layout_, config_);
+        const MaskPartsText parts = emit_mask_parts(layout_, config_);
+        text_ += mask(parts.count) + parts.text;
         if (is_backward(config_.kind)) {
             joint();
             if (config_.is_warp_specialized)
@@ -222,10 +224,6 @@ class Emitter {
         text_ +=
             formatted("using Element = {};\nusing KeyElement = {};\n", element_type(options_.dtype),
                       element_type(options_.kv_dtype.value_or(options_.dtype)));
-        constant("bool", "kIsDense", mod_.program.is_dense());
-        constant("bool", "kQueriesAreRagged", mod_.program.query_layout == flexc::Layout::ragged);
-        constant("bool", "kKeysAreRagged", mod_.program.key_layout == flexc::Layout::ragged);
-        constant("bool", "kKeysArePaged", mod_.program.key_layout == flexc::Layout::paged);
         constant("int", "kHeadDim", options_.head_dim);
         constant("int", "kHeadDimV", options_.head_dim_v);
         constant("int", "kQueryTile", config_.query_tile);
@@ -235,12 +233,7 @@ class Emitter {
         constant("int", "kBlocksAtOnce", config_.blocks_at_once);
         constant("int", "kSavesRegisters", config_.saves_registers);
         constant("int", "kSharedBytes", config_.shared_bytes);
-        constant("bool", "kHasMask", has_mask());
         constant("bool", "kHasScoreMod", has_score_mod());
-        constant("bool", "kHasBand", has_band());
-        constant("bool", "kBandIsExact", has_band() && mod_.band.exact);
-        constant("int", "kClamps", clamp_bits());
-        constant("bool", "kHasBlockMask", config_.has_block_mask);
         constant("bool", "kPersistent", config_.is_persistent);
         constant("bool", "kReportsOutOfRange", reports());
         constant("int", "kGradients", gradients().size());
@@ -250,8 +243,6 @@ class Emitter {
             if (config_.is_warp_specialized) {
                 constant("bool", "kDeterministic", mod_.deterministic);
                 constant("int", "kDScoresStages", config_.d_scores_stages);
-                constant("bool", "kMaskReadsElements",
-                         passes::reads_elements_beside(mod_, {mod_.mask}, {}));
             } else {
                 constant("bool", "kLoopsOverHeads", loops_over_heads());
             }
@@ -261,7 +252,36 @@ class Emitter {
         if (has_shared_value())
             constant("bool", "kHasSharedValue", config_.shared_value != ir::kNoNode);
         if (config_.specialized) text_ += emit_logit_constants(config_, mod_, parts_);
-        text_ += "\n";
+        text_ += "\n" + layouts();
+    }
+
+    std::string layouts() const {
+        const ir::Program& program = mod_.program;
+        Policy policy("Layouts");
+        policy.constant("kAreDense", program.is_dense(), true);
+        policy.constant("kQueriesAreRagged", program.query_layout == flexc::Layout::ragged);
+        policy.constant("kKeysAreRagged", program.key_layout == flexc::Layout::ragged);
+        policy.constant("kKeysArePaged", program.key_layout == flexc::Layout::paged);
+        return policy.text();
+    }
+
+    // `parts`: of the mask beside its band.
+    std::string mask(int parts) const {
+        const analysis::Band& band = mod_.band;
+        Policy policy("Mask");
+        policy.constant("kExists", has_mask());
+        policy.constant("kHasBand", has_band());
+        policy.constant("kBandIsExact", has_band() && band.exact);
+        policy.constant("kBandHasLow",
+                        has_band() && (!band.low.empty() ||
+                                       (band.clamps && band.clamps->first_least != ir::kNoNode)));
+        policy.constant("kClamps", clamp_bits());
+        policy.constant("kHasBlockMask", config_.has_block_mask);
+        policy.constant("kParts", parts);
+        policy.constant("kReadsElements", config_.is_warp_specialized &&
+                                              is_backward(config_.kind) &&
+                                              passes::reads_elements_beside(mod_, {mod_.mask}, {}));
+        return policy.text();
     }
 
     // Over batch and heads of keys, of a launch that has not all of them.
@@ -322,11 +342,7 @@ class Emitter {
                  "    const Arguments& arguments;\n    const Launch& launch;\n"
                  "    const Head& head;\n    const Row& row;\n    const Column& column;\n"
                  "    int b, h, h_kv, q, kv;\n" +
-                 more +
-                 "};\n"
-                 "struct Band {\n    long long low, high;\n};\n"
-                 "struct Clamps {\n    long long first_least, first_most, last_least, last_most;\n"
-                 "    long long least_query, most_query;\n};\n\n";
+                 more + "};\n\n";
     }
 
     // What a place keeps of a read's address beside values.
@@ -374,6 +390,7 @@ class Emitter {
     }
 
     void band() {
+        if (!has_band()) return;
         Body body = Body::after_head(layout_);
         const auto bound = [&](const std::vector<NodeId>& nodes, const char* combine,
                                const char* none) {
@@ -384,10 +401,8 @@ class Emitter {
             }
             return result.empty() ? std::string(none) : result;
         };
-        const auto none = std::vector<NodeId>{};
-        body.line("return {" +
-                  bound(has_band() ? mod_.band.low : none, "flexc_max", "-(1ll << 62)") + ", " +
-                  bound(has_band() ? mod_.band.high : none, "flexc_min", "1ll << 62") + "};");
+        body.line("return {" + bound(mod_.band.low, "flexc_max", "-(1ll << 62)") + ", " +
+                  bound(mod_.band.high, "flexc_min", "1ll << 62") + "};");
         text_ +=
             device_function(formatted("Band band(const Arguments& arguments, const Launch& launch, "
                                       "const Head& head, {})",
@@ -396,6 +411,7 @@ class Emitter {
     }
 
     void clamps() {
+        if (clamp_bits() == 0) return;
         Body body = Body::after_head(layout_);
         std::string bounds;
         for (const NodeId bound : clamp_nodes())
@@ -411,10 +427,11 @@ class Emitter {
 
     void element() {
         Body visible(layout_, Place::element, "at.");
-        if (has_mask()) visible.compute({mod_.mask});
-        visible.line("return " + (has_mask() ? unbracketed(visible.text(mod_.mask)) : "true") +
-                     ";");
-        text_ += element_function("bool", "visible", "", visible);
+        if (has_mask()) {
+            visible.compute({mod_.mask});
+            visible.line("return " + unbracketed(visible.text(mod_.mask)) + ";");
+            text_ += element_function("bool", "visible", "", visible);
+        }
         const bool is_written_out = has_mask() && !(has_band() && mod_.band.exact) &&
                                     visible.instructions() <= plan::kMostWrittenOut;
         mask_instructions_ = is_written_out ? visible.instructions() : 0;

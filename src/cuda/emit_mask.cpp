@@ -171,14 +171,13 @@ Visible visible(const Layout& layout, const Part& part, int index) {
 
 } // namespace
 
-std::string emit_mask_parts(const Layout& layout, const plan::KernelConfig& config) {
+MaskPartsText emit_mask_parts(const Layout& layout, const plan::KernelConfig& config) {
     const bool visits_queries =
         config.is_warp_specialized && config.kind == plan::KernelKind::backward_fused;
-    if (!config.specialized && !visits_queries) return "";
+    if (!config.specialized && !visits_queries) return {};
     const MaskParts mask(layout, config);
-    std::string text = formatted("constexpr int kMaskParts = {};\n"
-                                 "template <int kIndex> struct MaskPart;\n",
-                                 mask.parts().size());
+    if (mask.parts().empty()) return {};
+    std::string text = "template <int kIndex> struct MaskPart;\n";
     for (int index = 0; const Part& part : mask.parts()) {
         const Visible functions = visible(layout, part, index);
         text +=
@@ -192,7 +191,7 @@ std::string emit_mask_parts(const Layout& layout, const plan::KernelConfig& conf
                       index++, part.period, alike(layout, part.rows), alike(layout, part.columns));
         text += functions.own + "};\n";
     }
-    return text + "\n";
+    return {static_cast<int>(mask.parts().size()), text + "\n"};
 }
 
 } // namespace flexc::cuda

@@ -10,6 +10,10 @@ namespace flexc::cuda {
 
 // What the mask says beside its band, in parts of which each uses other values of rows: a warp
 // looks once for all of its rows, or columns, that are alike to a part. Nothing for other kernels.
-std::string emit_mask_parts(const Layout& layout, const plan::KernelConfig& config);
+struct MaskPartsText {
+    int count = 0;
+    std::string text;
+};
+MaskPartsText emit_mask_parts(const Layout& layout, const plan::KernelConfig& config);
 
 } // namespace flexc::cuda

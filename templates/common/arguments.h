@@ -54,7 +54,7 @@ struct AttentionArguments {
     int batch, heads, kv_heads, q_len, kv_len;
     float scale;                                    // of q·k
     unsigned o_flags, dq_flags, dk_flags, dv_flags; // OutputFlag
-    BlockMask block_mask;                           // of this kernel; see mod::kHasBlockMask
+    BlockMask block_mask;                           // of this kernel; see mod::Mask::kHasBlockMask
     // Of layouts other than dense. q_len and kv_len are the most that a request has then.
     SequenceArguments sequences;
     long long q_rows, kv_rows; // at least as many as all requests have; of ragged tensors

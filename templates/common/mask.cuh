@@ -28,5 +28,6 @@ struct MaskOfBand : MaskOfElements {
         return is_full || place.band_holds(first_q, last_q, first_kv, last_kv);
     }
 };
-using Mask = Select<!mod::kHasMask, NoMask,
-                    Select<mod::kHasBand && mod::kBandIsExact, MaskOfBand, MaskOfElements>>;
+using Mask =
+    Select<!mod::Mask::kExists, NoMask,
+           Select<mod::Mask::kHasBand && mod::Mask::kBandIsExact, MaskOfBand, MaskOfElements>>;

@@ -74,7 +74,7 @@ __device__ inline bool has_few_rows(const RequestLength& length, int group) {
     return has_few_rows(length.sequence(), group);
 }
 
-using SequenceLength = Select<mod::kIsDense, DenseLength, RequestLength>;
+using SequenceLength = Select<mod::Layouts::kAreDense, DenseLength, RequestLength>;
 
 // The last of so many requests whose first_place(request), which never falls, is not beyond
 // `place`; 0 where there is none.

@@ -22,13 +22,13 @@ __device__ inline TileRange tiles_between(Positions positions, int length, int t
 // there, of which the program must not be asked then.
 __device__ inline TileRange visible_tiles(const HeadPlace& place, const SequenceLength& length,
                                           int first_q, int last_q, int tile) {
-    if (!mod::kIsDense && first_q > last_q) return {0, 0};
+    if (!mod::Layouts::kAreDense && first_q > last_q) return {0, 0};
     return tiles_between(place.keys_of(first_q, last_q), length.keys(), tile);
 }
 // Tiles of `tile` queries that may see keys first_kv ... last_kv, likewise.
 template <typename Length>
 __device__ inline TileRange seeing_tiles(const HeadPlace& place, const Length& length, int first_kv,
                                          int last_kv, int tile) {
-    if (!mod::kIsDense && first_kv > last_kv) return {0, 0};
+    if (!mod::Layouts::kAreDense && first_kv > last_kv) return {0, 0};
     return tiles_between(place.queries_of(first_kv, last_kv), length.queries(), tile);
 }

@@ -14,7 +14,7 @@ __device__ inline long long rows_before(const BlockMask& mask, int b, int h) {
 template <int kTile, bool kIsRagged>
 __device__ inline long long row_of_tile(const BlockMask& mask, int b, int h, long long first_row,
                                         int tile) {
-    if constexpr (mod::kIsDense) return rows_before(mask, b, h) + tile;
+    if constexpr (mod::Layouts::kAreDense) return rows_before(mask, b, h) + tile;
     const long long before = kIsRagged ? first_row / kTile : 0;
     return rows_before(mask, 0, h) + before + static_cast<long long>(b) * mask.batch_stride + tile;
 }
@@ -22,14 +22,14 @@ __device__ inline long long row_of_tile(const BlockMask& mask, int b, int h, lon
 template <typename Length>
 __device__ inline long long row_of_queries(const BlockMask& mask, const Length& length, int h,
                                            int tile) {
-    return row_of_tile<mod::kQueryTile, mod::kQueriesAreRagged>(mask, length.b(), h,
-                                                                length.first_query_row(), tile);
+    return row_of_tile<mod::kQueryTile, mod::Layouts::kQueriesAreRagged>(
+        mask, length.b(), h, length.first_query_row(), tile);
 }
 template <typename Length>
 __device__ inline long long row_of_keys(const BlockMask& mask, const Length& length, int h,
                                         int tile) {
-    return row_of_tile<mod::kKeyTile, mod::kKeysAreRagged>(mask, length.b(), h,
-                                                           length.first_key_row(), tile);
+    return row_of_tile<mod::kKeyTile, mod::Layouts::kKeysAreRagged>(mask, length.b(), h,
+                                                                    length.first_key_row(), tile);
 }
 
 // The row of tiles that is the place-th longest.
@@ -43,7 +43,7 @@ class TileWalk {
     // row: of the block mask.
     __device__ TileWalk(const BlockMask& mask, long long row, TileRange range)
         : tile_(range.begin), end_(range.end) {
-        if constexpr (mod::kHasBlockMask) {
+        if constexpr (mod::Mask::kHasBlockMask) {
             const TileRow found = mask.rows[row];
             end_ = found.end;
             first_ = found.begin / 32 * 32;
@@ -56,14 +56,14 @@ class TileWalk {
     __device__ bool is_done() const { return tile_ >= end_; }
     __device__ int tile() const { return tile_; }
     // Tells the tiles that are visited one after the other apart.
-    __device__ int step() const { return mod::kHasBlockMask ? step_ : tile_; }
+    __device__ int step() const { return mod::Mask::kHasBlockMask ? step_ : tile_; }
     // Nothing is hidden in it by the mask. What ends with a sequence still is.
     __device__ bool is_full() const {
-        return mod::kHasBlockMask && (word_.full >> (tile_ - first_) & 1) != 0;
+        return mod::Mask::kHasBlockMask && (word_.full >> (tile_ - first_) & 1) != 0;
     }
 
     __device__ void advance() {
-        if constexpr (mod::kHasBlockMask) {
+        if constexpr (mod::Mask::kHasBlockMask) {
             ++step_;
             while (word_.visible == 0) {
                 first_ += 32;

@@ -7,9 +7,9 @@
 
 constexpr int kAnyDistance = 1 << 30; // no two positions are this far apart
 
-// Members of mod::Clamps, as bits of mod::kClamps.
+// Members of mod::Clamps, as bits of mod::Mask::kClamps.
 enum class Clamp { first_least, first_most, last_least, last_most, least_query, most_query };
-constexpr bool has(Clamp clamp) { return (mod::kClamps >> static_cast<int>(clamp) & 1) != 0; }
+constexpr bool has(Clamp clamp) { return (mod::Mask::kClamps >> static_cast<int>(clamp) & 1) != 0; }
 
 // Positions first ... last; none where they are the other way round.
 struct Positions {
@@ -165,5 +165,5 @@ struct NoBand : BandBetween<Diagonals> {
 };
 
 using VisibleBand =
-    Select<mod::kHasBand, BandBetween<Select<mod::kClamps == 0, Diagonals, ClampedDiagonals>>,
-           NoBand>;
+    Select<mod::Mask::kHasBand,
+           BandBetween<Select<mod::Mask::kClamps == 0, Diagonals, ClampedDiagonals>>, NoBand>;

@@ -107,7 +107,7 @@ __device__ inline void for_parts(Visit visit, Indices<kParts...>) {
 }
 // Each of these, as a value of its type: visit(part).
 template <typename Parts, typename Visit> __device__ inline void for_parts(Visit visit) {
-    for_parts<Parts>(visit, IndicesTo<mod::kMaskParts>{});
+    for_parts<Parts>(visit, IndicesTo<mod::Mask::kParts>{});
 }
 
 // The longest period of the first parts; 0 where none repeats.
@@ -119,7 +119,7 @@ template <int kCount> struct LongestPeriod {
 template <> struct LongestPeriod<0> {
     static constexpr int kValue = 0;
 };
-constexpr int kLongestPeriod = LongestPeriod<mod::kMaskParts>::kValue;
+constexpr int kLongestPeriod = LongestPeriod<mod::Mask::kParts>::kValue;
 static_assert(kLongestPeriod <= 2);
 
 // What parts that repeat show, a lane's bits of each tile of a period.

@@ -8,6 +8,8 @@
 #include "policies/grid_gradients.cuh"
 #include "policies/key_index_2d.cuh"
 #include "policies/key_kinds.cuh"
+#include "policies/layouts.cuh"
+#include "policies/mask.cuh"
 #include "policies/read_gradients.cuh"
 #include "policies/score_derivative.cuh"
 #include "policies/score_parts.cuh"

@@ -114,7 +114,7 @@ __device__ inline void with_few_block(const KernelArguments& attention,
                                       const mod::Arguments& arguments, Attend attend) {
     const BlockPlace place(attention, static_cast<int>(blockIdx.x));
     const PartOfRequest at = part_of_request(attention, place.part);
-    if (mod::kHasBlockMask) wait_for_kernel_ahead(); // of those that build it
+    if (mod::Mask::kHasBlockMask) wait_for_kernel_ahead(); // of those that build it
     if (at.count == 0) return;
     const SequenceLength length(attention, at.request);
     const int row_count = length.queries() * place.group;

@@ -66,7 +66,7 @@ __shared__ LoadedTile loaded_tiles[kBlockWarps];
 
 // Tiles of a team that a warp computes at once, as registers allow: their products and shuffles
 // overlap. Keys of eight bits and the words of a block mask leave none for a second one.
-constexpr int kTilesAtOnce = mod::kHasBlockMask || kKeysAreNarrow ? 1 : 2;
+constexpr int kTilesAtOnce = mod::Mask::kHasBlockMask || kKeysAreNarrow ? 1 : 2;
 template <int kTiles> struct Tiles {
     static constexpr int kCount = kTiles;
 };

@@ -94,7 +94,7 @@ template <int kWarps> class NamedOfWarp {
         if (word < words_) {
             own_.full = ~0u;
             for (int i = 0; i < heads_; ++i) {
-                const long long row = row_of_tile<kMostFewRows, mod::kQueriesAreRagged>(
+                const long long row = row_of_tile<kMostFewRows, mod::Layouts::kQueriesAreRagged>(
                     *mask_, b_, first_head_ + i, first_query_row_, 0);
                 const TileWord of_head = mask_->words[row * mask_->word_count + word];
                 own_.visible |= of_head.visible;
@@ -139,6 +139,6 @@ template <int kWarps> class NamedOfWarp {
 };
 
 template <int kWarps>
-using TilesOfWarp = Select<mod::kHasBlockMask, NamedOfWarp<kWarps>, RangeOfWarp<kWarps>>;
+using TilesOfWarp = Select<mod::Mask::kHasBlockMask, NamedOfWarp<kWarps>, RangeOfWarp<kWarps>>;
 
 } // namespace sm80

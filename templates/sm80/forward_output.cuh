@@ -65,7 +65,7 @@ __device__ inline void store_output(const AttentionArguments& attention,
         const int row = first_row + 8 * i + lane / 4;
         const float sum = quad_sum(softmax.sum[i]);
         // Rows that a request does not use say whatever the program says of nothing.
-        const bool is_unused = !mod::kIsDense && row >= length.queries();
+        const bool is_unused = !mod::Layouts::kAreDense && row >= length.queries();
         const bool nothing_visible = softmax.maximum[i] == negative_infinity() || is_unused;
         const float whole =
             is_unused ? 1

@@ -14,7 +14,7 @@ using mod::KeyElement; // of eight bits, or the same
 constexpr bool kKeysAreNarrow = sizeof(KeyElement) == 1;
 // What both products take: f16 beside narrow keys and values, to which the way is shortest.
 using Operand = Select<kKeysAreNarrow, flexc_f16, Element>;
-constexpr bool kPagesHaveScales = kKeysAreNarrow && mod::kKeysArePaged;
+constexpr bool kPagesHaveScales = kKeysAreNarrow && mod::Layouts::kKeysArePaged;
 
 constexpr int kThreads = 32 * mod::kWarps;
 constexpr int kRowFragments = mod::kQueryTile / mod::kWarps / 16; // of 16 rows, in one warp

@@ -18,7 +18,7 @@ template <int kThreads, typename T> struct StridedKeys : TileSource<kThreads, T>
 };
 template <int kThreads, typename T>
 using KeySource =
-    Select<mod::kKeysArePaged, PagedTileSource<kThreads, T>, StridedKeys<kThreads, T>>;
+    Select<mod::Layouts::kKeysArePaged, PagedTileSource<kThreads, T>, StridedKeys<kThreads, T>>;
 
 template <int kThreads, typename KeyTile, typename ValueTile> class KeyValueLoader {
   public:

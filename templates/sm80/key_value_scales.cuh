@@ -25,7 +25,7 @@ class NarrowScales {
                             int h_kv)
         : pages_have_key_scales_(kPagesHaveScales && attention.k_scale.stride_b != 0),
           pages_have_value_scales_(kPagesHaveScales && attention.v_scale.stride_b != 0) {
-        const int b = mod::kKeysArePaged ? 0 : length.b();
+        const int b = mod::Layouts::kKeysArePaged ? 0 : length.b();
         const float key = pages_have_key_scales_ ? 1 : attention.k_scale.of(b, h_kv);
 #pragma unroll
         for (float& factor : of_row_)

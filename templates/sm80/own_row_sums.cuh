@@ -139,6 +139,6 @@ class RowSumsFromMemory {
     const int h_;
     const unsigned sums_;
 };
-using OwnRowSums = Select<mod::kHasSink, RowSumsFromMemory, RowSumsFromTiles>;
+using OwnRowSums = Select<mod::Sink::kExists, RowSumsFromMemory, RowSumsFromTiles>;
 
 } // namespace sm80

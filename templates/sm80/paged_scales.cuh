@@ -43,7 +43,7 @@ template <int kThreads> class PagedScaleSource {
 };
 
 template <int kThreads>
-using ScaleSource = Select<sizeof(mod::KeyElement) == 1 && mod::kKeysArePaged,
+using ScaleSource = Select<sizeof(mod::KeyElement) == 1 && mod::Layouts::kKeysArePaged,
                            PagedScaleSource<kThreads>, NoScaleSource>;
 
 } // namespace sm80

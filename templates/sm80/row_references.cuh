@@ -23,7 +23,7 @@ extern "C" __global__ void __launch_bounds__(kReferenceRows)
     const int first_row = block.tile * kReferenceRows;
     const SequenceLength length(attention, block.head / attention.heads);
     const int h = block.head % attention.heads;
-    if (!mod::kIsDense && (block.tile < 0 || first_row >= length.queries())) return;
+    if (!mod::Layouts::kAreDense && (block.tile < 0 || first_row >= length.queries())) return;
     const sm80::RowFacts facts(attention, length, h);
     const auto store = [&](int row, float reference, float lse_log2) {
         facts.of(row, kReferenceFact) = reference;

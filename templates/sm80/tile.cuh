@@ -30,7 +30,7 @@ template <typename E> struct Plane {
     __device__ Plane(const TensorArgument& tensor, int b, int h, long long first_row = 0)
         : data(static_cast<E*>(tensor.data) + b * tensor.stride_b + h * tensor.stride_h),
           stride_s(tensor.stride_s), stride_d(tensor.stride_d) {
-        if constexpr (!mod::kIsDense) data += first_row * stride_s;
+        if constexpr (!mod::Layouts::kAreDense) data += first_row * stride_s;
     }
     __device__ E* at(int row, int column) const {
         return data + row * stride_s + column * stride_d;

@@ -59,14 +59,14 @@ __device__ inline BlockTile longest_tile_of(const AttentionArguments& attention,
 }
 
 // A band makes later queries see more keys, and earlier keys be seen by more queries.
-constexpr bool kOrdersOneHead = mod::kHasBlockMask && mod::kIsDense;
-using QueryTileOrder =
-    Select<kOrdersOneHead, LongestTileFirst, Select<mod::kHasBand, LastTileFirst, FirstTileFirst>>;
+constexpr bool kOrdersOneHead = mod::Mask::kHasBlockMask && mod::Layouts::kAreDense;
+using QueryTileOrder = Select<kOrdersOneHead, LongestTileFirst,
+                              Select<mod::Mask::kHasBand, LastTileFirst, FirstTileFirst>>;
 using KeyTileOrder = Select<kOrdersOneHead, LongestTileFirst, FirstTileFirst>;
 
 // Of queries, in the order of memory; heads are those of queries over the batch.
 __device__ inline BlockTile tile_of_rows(const AttentionArguments& attention, int block, int tile) {
-    if constexpr (mod::kQueriesAreRagged)
+    if constexpr (mod::Layouts::kQueriesAreRagged)
         return ragged_tile_of(attention, attention.heads, block,
                               ragged_tiles(attention, attention.q_rows, tile), tile,
                               [&](int b) { return attention.sequences.of(b).q_row; });
@@ -76,13 +76,13 @@ __device__ inline BlockTile tile_of_rows(const AttentionArguments& attention, in
 
 // Of queries, in the order in which they should start.
 __device__ inline BlockTile query_tile_of(const AttentionArguments& attention, int block) {
-    if constexpr (mod::kHasBlockMask && !mod::kIsDense)
-        return longest_tile_of<mod::kQueriesAreRagged>(
+    if constexpr (mod::Mask::kHasBlockMask && !mod::Layouts::kAreDense)
+        return longest_tile_of<mod::Layouts::kQueriesAreRagged>(
             attention, attention.heads, block, mod::kQueryTile, attention.q_len,
             [&](int b) { return attention.sequences.of(b).q_row; });
-    if constexpr (mod::kQueriesAreRagged) {
+    if constexpr (mod::Layouts::kQueriesAreRagged) {
         const int tiles = ragged_tiles(attention, attention.q_rows, mod::kQueryTile);
-        const int place = mod::kHasBand ? tiles * attention.heads - 1 - block : block;
+        const int place = mod::Mask::kHasBand ? tiles * attention.heads - 1 - block : block;
         return tile_of_rows(attention, place, mod::kQueryTile);
     }
     const int tiles = (attention.q_len + mod::kQueryTile - 1) / mod::kQueryTile;
@@ -95,7 +95,8 @@ __device__ inline BlockTile query_tile_of(const AttentionArguments& attention, i
 
 // Some blocks of ragged queries have none.
 __device__ inline bool has_queries(const SequenceLength& length, int tile) {
-    return !mod::kQueriesAreRagged || (tile >= 0 && tile * mod::kQueryTile < length.query_rows());
+    return !mod::Layouts::kQueriesAreRagged ||
+           (tile >= 0 && tile * mod::kQueryTile < length.query_rows());
 }
 
 } // namespace sm80

@@ -146,7 +146,7 @@ template <typename KeyTile, typename ValueTile> class PagedLoaderOfWarp {
 };
 
 template <typename KeyTile, typename ValueTile>
-using LoaderOfWarp = Select<mod::kKeysArePaged, PagedLoaderOfWarp<KeyTile, ValueTile>,
+using LoaderOfWarp = Select<mod::Layouts::kKeysArePaged, PagedLoaderOfWarp<KeyTile, ValueTile>,
                             KeyValueLoader<32, KeyTile, ValueTile>>;
 
 } // namespace sm80

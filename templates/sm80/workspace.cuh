@@ -9,9 +9,10 @@ namespace sm80 {
 // Where the rows of a head begin: one batch entry after the other, or one head with all requests.
 __device__ inline long long first_row_of_head(const AttentionArguments& attention,
                                               const SequenceLength& length, int h) {
-    if constexpr (mod::kQueriesAreRagged) return h * attention.q_rows + length.first_query_row();
+    if constexpr (mod::Layouts::kQueriesAreRagged)
+        return h * attention.q_rows + length.first_query_row();
     const long long head = static_cast<long long>(length.b()) * attention.heads + h;
-    return head * (mod::kIsDense ? length.queries() : attention.q_len);
+    return head * (mod::Layouts::kAreDense ? length.queries() : attention.q_len);
 }
 
 // delta of a head's first query; those of its others follow.
@@ -43,7 +44,7 @@ class RowFacts {
   private:
     static __device__ long long first_of(const AttentionArguments& attention,
                                          const SequenceLength& length, int h) {
-        if constexpr (mod::kQueriesAreRagged)
+        if constexpr (mod::Layouts::kQueriesAreRagged)
             return first_ragged_fact(attention, length.first_query_row(), length.b(), h);
         return (static_cast<long long>(length.b()) * attention.heads + h) * attention.fact_rows;
     }

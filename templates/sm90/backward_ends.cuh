@@ -87,6 +87,6 @@ struct RaggedEnds {
     }
 };
 
-using Ends = Select<mod::kKeysAreRagged, RaggedEnds, DenseEnds>;
+using Ends = Select<mod::Layouts::kKeysAreRagged, RaggedEnds, DenseEnds>;
 
 } // namespace sm90

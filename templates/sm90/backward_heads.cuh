@@ -102,7 +102,7 @@ class NamedTiles {
   private:
     int count_;
 };
-using TilesOfHead = Select<mod::kHasBlockMask, NamedTiles, RangeOfTiles>;
+using TilesOfHead = Select<mod::Mask::kHasBlockMask, NamedTiles, RangeOfTiles>;
 
 // Every tile of queries that sees something of the keys, of every query head that reads them, in
 // the order in which all of a block's threads visit them: visit_head(place, tiles).
@@ -115,7 +115,7 @@ __device__ inline void visit_heads(const AttentionArguments& attention,
     const int last_kv = min(keys.first_kv + mod::kKeyTile, length.keys()) - 1;
     // The program must not be asked for the place of requests without queries, or of rows that are
     // not used.
-    if (!mod::kIsDense && (keys.first_kv > last_kv || length.queries() == 0)) return;
+    if (!mod::Layouts::kAreDense && (keys.first_kv > last_kv || length.queries() == 0)) return;
     const auto end = [&] { return Loop::end(attention, arguments, keys, group); };
     TilesOfHead tiles(keys);
     const int before = Loop::before(attention, keys);

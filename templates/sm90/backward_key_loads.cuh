@@ -67,7 +67,7 @@ struct TilesOfPlaces {
         return keys;
     }
 };
-using PersistentTiles = Select<mod::kKeysAreRagged, TilesOfPlaces, EveryTile>;
+using PersistentTiles = Select<mod::Layouts::kKeysAreRagged, TilesOfPlaces, EveryTile>;
 
 // Where the kernel is persistent, by a thread of its own: one tile of keys after another, told to
 // all.
@@ -111,7 +111,7 @@ struct LoadsAtOnce {
     static __device__ void prefetch(const AttentionArguments&, const BackwardTensorMaps&,
                                     const KeyTile&) {}
 };
-using EarlyKeys = Select<mod::kHasBlockMask, PrefetchesKeys, LoadsAtOnce>;
+using EarlyKeys = Select<mod::Mask::kHasBlockMask, PrefetchesKeys, LoadsAtOnce>;
 
 // Keys and values of a block's only tile, by the thread that loads queries: keys ahead of the
 // first, values behind it.

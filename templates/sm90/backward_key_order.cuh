@@ -141,13 +141,13 @@ template <typename Places> struct RequestAfterRequest {
     }
 };
 
-constexpr bool kBatchesTogether = mod::DenseBias::kIsSharedByBatches && !mod::kHasBlockMask;
-using BandOrder = FirstTilesFirst<Select<mod::kClamps == 0, TilesPastTheBand, NoShortTiles>>;
-using DenseKeyOrder = Select<
-    mod::kHasBlockMask, LongestTilesFirst,
-    Select<kBatchesTogether, BatchesTogether, Select<mod::kHasBand, BandOrder, HeadAfterHead>>>;
+constexpr bool kBatchesTogether = mod::DenseBias::kIsSharedByBatches && !mod::Mask::kHasBlockMask;
+using BandOrder = FirstTilesFirst<Select<mod::Mask::kClamps == 0, TilesPastTheBand, NoShortTiles>>;
+using DenseKeyOrder = Select<mod::Mask::kHasBlockMask, LongestTilesFirst,
+                             Select<kBatchesTogether, BatchesTogether,
+                                    Select<mod::Mask::kHasBand, BandOrder, HeadAfterHead>>>;
 using RaggedKeyOrder =
-    RequestAfterRequest<Select<mod::kHasBlockMask, LongestPlacesFirst, PlacesOfRequests>>;
-using KeyTileOrder = Select<mod::kKeysAreRagged, RaggedKeyOrder, DenseKeyOrder>;
+    RequestAfterRequest<Select<mod::Mask::kHasBlockMask, LongestPlacesFirst, PlacesOfRequests>>;
+using KeyTileOrder = Select<mod::Layouts::kKeysAreRagged, RaggedKeyOrder, DenseKeyOrder>;
 
 } // namespace sm90

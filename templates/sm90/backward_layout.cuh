@@ -40,9 +40,9 @@ constexpr __device__ BackwardShape shape_of_program() {
         mod::KeyIndex2d::kStagesSums && mod::KeyIndex2d::kSumsRemainders ? kKeyWidth : 0;
     shape.table_words = mod::TableGradients::kWords;
     shape.query_sums = mod::ReadGradients::kQuerySums;
-    shape.has_block_mask = mod::kHasBlockMask;
+    shape.has_block_mask = mod::Mask::kHasBlockMask;
     shape.is_persistent = mod::kPersistent;
-    shape.is_ragged = mod::kKeysAreRagged;
+    shape.is_ragged = mod::Layouts::kKeysAreRagged;
     return shape;
 }
 constexpr BackwardShape kShape = shape_of_program();
@@ -126,7 +126,8 @@ static_assert(kLayout.end <= mod::kSharedBytes);
 static_assert(kLayout.index_2d % 16 == 0 && kLayout.sums % 16 == 0);
 static_assert(!mod::kPersistent || kShape.can_be_persistent());
 // Some places of ragged keys have no tile, and blocks are none the longer for it.
-static_assert(mod::kIsDense || (mod::kPersistent && mod::kQueriesAreRagged && mod::kKeysAreRagged));
+static_assert(mod::Layouts::kAreDense || (mod::kPersistent && mod::Layouts::kQueriesAreRagged &&
+                                          mod::Layouts::kKeysAreRagged));
 
 // Barriers by pairs: of the stages of a ring, or of the warpgroups.
 struct Shared {

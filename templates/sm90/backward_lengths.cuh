@@ -56,10 +56,10 @@ class LengthsOfRequest {
 };
 static_assert(sizeof(LengthsOfRequest) == LengthsOfRequest::kBytes);
 
-using KeyLengths = Select<mod::kKeysAreRagged, LengthsOfRequest, LengthsOfLaunch>;
+using KeyLengths = Select<mod::Layouts::kKeysAreRagged, LengthsOfRequest, LengthsOfLaunch>;
 static_assert(BackwardShape::kTileBytes + KeyLengths::kBytes == kShape.key_tile_bytes());
 // What threads that go through a tile's queries hold of them.
-using TileLength = Select<mod::kKeysAreRagged, const LengthsOfRequest&, DenseLength>;
+using TileLength = Select<mod::Layouts::kKeysAreRagged, const LengthsOfRequest&, DenseLength>;
 
 // Where a head's queries begin among all that have row facts and sums of dq: heads, or of ragged
 // queries each request in a head, are lengthened to whole tiles.
@@ -102,6 +102,6 @@ class RaggedRows {
     const AttentionArguments& attention_;
     const LengthsOfRequest& length_;
 };
-using PaddedRows = Select<mod::kQueriesAreRagged, RaggedRows, DenseRows>;
+using PaddedRows = Select<mod::Layouts::kQueriesAreRagged, RaggedRows, DenseRows>;
 
 } // namespace sm90

@@ -37,7 +37,7 @@ struct ChosenTile {
         return tile.index;
     }
 };
-using StageTile = Select<mod::kHasBlockMask, ChosenTile, ExpectedTile>;
+using StageTile = Select<mod::Mask::kHasBlockMask, ChosenTile, ExpectedTile>;
 
 // Which tiles these are, for threads that find out by themselves.
 class QueryTiles {
@@ -50,7 +50,7 @@ class QueryTiles {
     __device__ bool is_full() const { return walk_.is_full(); }
     __device__ void advance() { walk_.advance(); }
     __device__ int tile() const {
-        return mod::kHasBlockMask ? walk_.tile() : tile_in_order(tiles_, walk_.tile());
+        return mod::Mask::kHasBlockMask ? walk_.tile() : tile_in_order(tiles_, walk_.tile());
     }
 
   private:

@@ -74,7 +74,8 @@ constexpr bool kMaskIsLong =
                           : sizeof(mod::Row) != sizeof(int) || sizeof(mod::Column) != sizeof(int)));
 // Such a mask is evaluated before dP's product takes registers, unless long tiles and reads for
 // each element would delay that product.
-constexpr bool kLooksBetween = kMaskIsLong && !(mod::kMaskReadsElements && mod::kQueryTile == 128);
+constexpr bool kLooksBetween =
+    kMaskIsLong && !(mod::Mask::kReadsElements && mod::kQueryTile == 128);
 
 // Registers of a thread: setmaxnreg moves them from the producer's warpgroup to the consumers,
 // within what the launch gave the block. A producer that only loads can spare most; one that copies
@@ -86,7 +87,7 @@ constexpr bool kModifiesLongTiles =
 constexpr bool kNeedsRegisters =
     kAtOnce ? !kAddsBiasGradients && !kSaves.beside
             : kAlternatesDq && (!kHoldsQueryGradient || kModifiesLongTiles) &&
-                  !mod::kHasBlockMask && !mod::kPersistent && !kMaskIsLong &&
+                  !mod::Mask::kHasBlockMask && !mod::kPersistent && !kMaskIsLong &&
                   !(kSaves.beside && kStagesRows && __is_empty(mod::Column));
 constexpr bool kSumsElements = (mod::TableGradients::kCount > 0) ||
                                (mod::ShiftedGradients::kCount > 0) ||

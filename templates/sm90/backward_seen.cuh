@@ -55,10 +55,10 @@ class SeesKeysInBand {
     // Found for the tile that comes, unless a block mask chooses it.
     __device__ void look_ahead(const HeadPlace& place, const KeyTile& keys, int warpgroup,
                                int tile) {
-        if (!mod::kHasBlockMask) seen_ = seen_of(place, keys, warpgroup, tile);
+        if (!mod::Mask::kHasBlockMask) seen_ = seen_of(place, keys, warpgroup, tile);
     }
     __device__ void look(const HeadPlace& place, const KeyTile& keys, int warpgroup, int tile) {
-        if (mod::kHasBlockMask) seen_ = seen_of(place, keys, warpgroup, tile);
+        if (mod::Mask::kHasBlockMask) seen_ = seen_of(place, keys, warpgroup, tile);
     }
     template <typename Multiply, typename Skip>
     __device__ void visit(Multiply multiply, Skip skip) const {
@@ -75,7 +75,7 @@ class SeesKeysInBand {
 };
 
 // Not where gradients of buffers need the registers that this takes, or scores are written once.
-constexpr bool kSkipsHidden = mod::kHasBand && !mod::ScoreDerivative::kIsWrittenOnce &&
+constexpr bool kSkipsHidden = mod::Mask::kHasBand && !mod::ScoreDerivative::kIsWrittenOnce &&
                               kRowBlocks == 1 && !kSumsInTile && !kAddsBiasGradients &&
                               !kCopiesBiases && mod::kDScoresStages == 2 &&
                               (kHoldsQueryGradient || !mod::ReadGradients::kComeFromElements);

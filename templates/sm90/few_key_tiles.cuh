@@ -73,7 +73,7 @@ template <int kColumns> class FewKeyRows {
   private:
     static __device__ sm80::Plane<E> plane(const TensorArgument& tensor,
                                            const SequenceLength& length, int h_kv) {
-        if constexpr (mod::kKeysArePaged) return {tensor, 0, h_kv};
+        if constexpr (mod::Layouts::kKeysArePaged) return {tensor, 0, h_kv};
         return sm80::key_plane<E>(tensor, length, h_kv);
     }
     // Of the lane that has this row.
@@ -97,7 +97,7 @@ class FewKeyPlaces {
         // There may be no page behind the last key.
         const int key =
             min(at.tile() * mod::kKeyTile + sm80::lane_index() % mod::kKeyTile, length_.keys() - 1);
-        if constexpr (mod::kKeysArePaged) {
+        if constexpr (mod::Layouts::kKeysArePaged) {
             const int page = flexc_quotient(key, sequences_.page_size);
             return {__ldg(sequences_.pages + length_.sequence().first_page + page),
                     key - page * sequences_.page_size};

@@ -57,6 +57,6 @@ struct RaggedEnds {
     }
 };
 
-using Ends = Select<mod::kQueriesAreRagged, RaggedEnds, DenseEnds>;
+using Ends = Select<mod::Layouts::kQueriesAreRagged, RaggedEnds, DenseEnds>;
 
 } // namespace sm90

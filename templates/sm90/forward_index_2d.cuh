@@ -107,8 +107,9 @@ struct Index2dQueries {
             mod::at_column(arguments, place.launch, place.head, place.b, place.h, place.h_kv, kv);
 #pragma unroll
         for (int i = 0; i < kCount; ++i)
-            addends[i] = mod::quotient_addend({arguments, place.launch, place.head, row[i], column,
-                                               place.b, place.h, place.h_kv, q[i], kv});
+            addends[i] =
+                mod::quotient_addend(mod::At{arguments, place.launch, place.head, row[i], column,
+                                             place.b, place.h, place.h_kv, q[i], kv});
     }
 };
 

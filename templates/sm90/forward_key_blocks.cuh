@@ -15,7 +15,7 @@ class KeyRange {
   public:
     static __device__ TileRange of(const AttentionArguments&, const HeadPlace& place,
                                    const SequenceLength& length, int first_row, int end_row) {
-        const int end = mod::kIsDense ? end_row : min(end_row, length.queries());
+        const int end = mod::Layouts::kAreDense ? end_row : min(end_row, length.queries());
         return visible_tiles(place, length, first_row, end - 1, mod::kKeyStep);
     }
 
@@ -127,7 +127,7 @@ class MaskedKeys {
     }
 };
 
-using KeyBlocks = Select<mod::kHasBlockMask, MaskedKeys,
+using KeyBlocks = Select<mod::Mask::kHasBlockMask, MaskedKeys,
                          Select<mod::ForwardSchedule::kStartsAtHighest, KeysFromHighest, KeyRange>>;
 
 } // namespace sm90

@@ -35,6 +35,6 @@ struct LengthsOfRequest {
     }
 };
 
-using TaskLengths = Select<mod::kQueriesAreRagged, LengthsOfRequest, LengthsOfLaunch>;
+using TaskLengths = Select<mod::Layouts::kQueriesAreRagged, LengthsOfRequest, LengthsOfLaunch>;
 
 } // namespace sm90

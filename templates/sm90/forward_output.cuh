@@ -40,7 +40,7 @@ __device__ inline void normalise(const AttentionArguments& attention,
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
         const float sum = quad_sum(softmax.sum[r]);
-        is_unused[r] = !mod::kIsDense && row + 8 * r >= length.queries();
+        is_unused[r] = !mod::Layouts::kAreDense && row + 8 * r >= length.queries();
         const bool nothing_visible = softmax.saw_nothing(r, sum) || is_unused[r];
         float whole = sum;
         if constexpr (mod::Sink::kExists) {
@@ -54,7 +54,7 @@ __device__ inline void normalise(const AttentionArguments& attention,
                 nothing_visible ? negative_infinity() : softmax.lse(r, sum, logits);
     }
     multiply_rows(output, factor);
-    if constexpr (!mod::kIsDense)
+    if constexpr (!mod::Layouts::kAreDense)
 #pragma unroll
         for (int i = 0; i < kOutputs; ++i)
             output[i] = is_unused[fragment_row(i)] ? 0 : output[i];

@@ -95,7 +95,7 @@ struct SkipsHiddenTiles : SkipsShortTiles {
 
 using Skips = Select<
     !kKeysMayPass, NoSkips,
-    Select<!mod::kHasBand || mod::kHasBlockMask, SkipsShortTiles,
+    Select<!mod::Mask::kHasBand || mod::Mask::kHasBlockMask, SkipsShortTiles,
            Select<mod::ForwardSchedule::kStartsAtHighest, SkipsHiddenTiles, SkipsHiddenKeys>>>;
 
 } // namespace sm90

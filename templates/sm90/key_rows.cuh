@@ -86,6 +86,6 @@ class RowsInPages {
     RowAddress rows_[kLookups];
 };
 
-using KeyRows = Select<mod::kKeysArePaged, RowsInPages, RowsInOrder>;
+using KeyRows = Select<mod::Layouts::kKeysArePaged, RowsInPages, RowsInOrder>;
 
 } // namespace sm90

@@ -37,7 +37,8 @@ struct LogitForm {
     // Products are added to the dense bias, or to what tables have, which is there first, instead
     // of the other way round: that needs no score, and comes under the exponents of the keys
     // before. Which keys come next is known where no block mask says it.
-    static constexpr bool kStartsWithTables = mod::StagedTables::kAreAligned && !mod::kHasBlockMask;
+    static constexpr bool kStartsWithTables =
+        mod::StagedTables::kAreAligned && !mod::Mask::kHasBlockMask;
     static constexpr bool kStartsWithBias = kAffine && (kCopiesBiases || kStartsWithTables) &&
                                             kForm.multiplier_is_one && !kCapped && !kHasBase &&
                                             !kForm.has_slope && !kHasTabulated;

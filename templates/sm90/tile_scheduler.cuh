@@ -9,14 +9,16 @@
 namespace sm90 {
 
 // Whether the mask gives rows of tiles different amounts of work.
-constexpr bool kRowsDiffer = mod::kHasBand || mod::kHasBlockMask;
+constexpr bool kRowsDiffer = mod::Mask::kHasBand || mod::Mask::kHasBlockMask;
 
 struct Tile {
     int head; // over batch and query heads
     int first_row, end_row;
 
     // Some places of ragged queries have no tile.
-    __device__ bool exists() const { return !mod::kQueriesAreRagged || first_row < end_row; }
+    __device__ bool exists() const {
+        return !mod::Layouts::kQueriesAreRagged || first_row < end_row;
+    }
 };
 
 // So many neighbouring heads whose keys and values, of up to kv_len rows, share the L2 cache.
@@ -24,7 +26,7 @@ __device__ inline int heads_in_cache(const AttentionArguments& attention, int he
     constexpr int kCacheKeys = (32 << 20) / ((mod::kHeadDim + mod::kHeadDimV) * 2);
     const int sharers = attention.heads / attention.kv_heads;
     // A division of 64 bits would be a tenth of the time that ptxas takes.
-    const int kv_len = mod::kIsDense ? attention.kv_len : max(attention.kv_len, 1);
+    const int kv_len = mod::Layouts::kAreDense ? attention.kv_len : max(attention.kv_len, 1);
     const long long together = static_cast<long long>(max(kCacheKeys / kv_len, 1)) * sharers;
     return static_cast<int>(min(together, static_cast<long long>(heads)));
 }
@@ -79,7 +81,7 @@ class DenseTiles {
         const bool falling = (groups_ - 1 - group) % 2 == 0;
         const int head = first_head + rest % width;
         int tile = falling ? tiles_ - 1 - rank : rank;
-        if constexpr (mod::kHasBlockMask) {
+        if constexpr (mod::Mask::kHasBlockMask) {
             const int of_batch = heads_ / batch_;
             tile = row_in_order(block_mask_, head / of_batch, head % of_batch, tiles_ - 1 - tile);
         }
@@ -118,7 +120,7 @@ class RaggedTiles {
         const int rest = index - first_head * places_;
         const int rank = rest / width, own_head = first_head + rest % width;
         int place = places_ - 1 - rank;
-        if constexpr (mod::kHasBlockMask)
+        if constexpr (mod::Mask::kHasBlockMask)
             place = row_in_order(attention_.block_mask, 0, own_head, rank);
         const TileOfRequest found =
             tile_of_request(place, attention_.batch, mod::kQueryTile,
@@ -136,7 +138,7 @@ class RaggedTiles {
     int places_, group_; // of a head; heads
 };
 
-using TileScheduler = Select<mod::kQueriesAreRagged, RaggedTiles, DenseTiles>;
+using TileScheduler = Select<mod::Layouts::kQueriesAreRagged, RaggedTiles, DenseTiles>;
 
 // The kernel is persistent. Their first tile goes by their number; each later one is the
 // next that nobody has, where tiles differ, and else goes by their number too. The queue is two
@@ -160,7 +162,7 @@ class TileQueue {
     }
 
   private:
-    static constexpr bool kTilesDiffer = kRowsDiffer || mod::kQueriesAreRagged;
+    static constexpr bool kTilesDiffer = kRowsDiffer || mod::Layouts::kQueriesAreRagged;
 
     int* queue_;
 };

@@ -19,7 +19,8 @@ struct KeysBeforeBand {
         return bits_to(max(place.first_key(row), 0) - 1 - first);
     }
 };
-using KeysBefore = Select<mod::kHasBand && mod::kBandHasLow, KeysBeforeBand, NoKeysBefore>;
+using KeysBefore =
+    Select<mod::Mask::kHasBand && mod::Mask::kBandHasLow, KeysBeforeBand, NoKeysBefore>;
 
 // Of one thread: its two rows, and in each eight keys two. Knows nothing of scores.
 class KeysInBand {

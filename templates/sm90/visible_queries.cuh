@@ -113,7 +113,7 @@ class QueriesInBand : public QueriesInside {
     using QueriesInside::QueriesInside;
 
     __device__ bool are_all(int tile_query, bool mask_shows_tile) const {
-        using TileMask = Select<mod::kHasBlockMask, MaskOfElements, Mask>;
+        using TileMask = Select<mod::Mask::kHasBlockMask, MaskOfElements, Mask>;
         const int last_query = tile_query + kScoreQueries - 1, last_key = warp_key_ + 15;
         if (last_query >= length_.queries() || last_key >= length_.keys()) return false;
         return TileMask::shows_all(place_, mask_shows_tile, tile_query, last_query, warp_key_,
@@ -192,7 +192,7 @@ class QueriesInRepeatingParts : public QueriesInParts {
 constexpr bool kKeepsRepeatingBits =
     kLongestPeriod != 0 && !kSharesKeys && !(kSaves.keys_again && kIsLong);
 using VisibleQueries =
-    Select<!mod::kHasMask, QueriesInside,
+    Select<!mod::Mask::kExists, QueriesInside,
            Select<Mask::kIsComparison, QueriesInBand,
                   Select<kKeepsRepeatingBits, QueriesInRepeatingParts, QueriesInParts>>>;
 

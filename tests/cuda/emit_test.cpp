@@ -19,6 +19,13 @@ std::string text_of(const std::string& text, plan::KernelKind kind, DType dtype 
     config.kind = kind;
     return test::emitted(*mod, config, {.dtype = dtype, .source_text = text});
 }
+// What a program's text has beside a policy's default.
+std::string policy(const std::string& text, const std::string& name) {
+    const std::size_t first = text.find("struct " + name + " :");
+    REQUIRE(first != std::string::npos);
+    return text.substr(first, text.find("\n};", first) - first);
+}
+
 bool has(const std::string& text, std::string_view part) {
     return text.find(part) != std::string::npos;
 }
@@ -47,7 +54,7 @@ TEST_CASE("conjuncts that terms of a mask share are taken once") {
     config.kind = plan::KernelKind::backward_fused;
     config.is_warp_specialized = true;
     const std::string text = test::emitted(*mod, config, {});
-    const auto parts = text.find("kMaskParts = ");
+    const auto parts = text.find("struct MaskPart;");
     REQUIRE(parts != std::string::npos);
     const auto first = text.find(" ^ ", parts);
     REQUIRE(first != std::string::npos);
@@ -105,11 +112,11 @@ TEST_CASE("reads of scores and of the mask are told apart") {
         return test::emitted(*mod, config, {});
     };
     const std::string of_mask = text_for("mask_mod = s[q_idx, kv_idx] > 0");
-    CHECK(!has(of_mask, "kReadsElements"));
-    CHECK(has(of_mask, "kMaskReadsElements = true"));
+    CHECK(has(policy(of_mask, "Mask"), "kReadsElements = true"));
+    CHECK(!has(policy(of_mask, "ScoreDerivative"), "kReadsElements"));
     const std::string of_scores = text_for("score_mod = score + s[q_idx, kv_idx]");
-    CHECK(has(of_scores, "kReadsElements = true"));
-    CHECK(has(of_scores, "kMaskReadsElements = false"));
+    CHECK(has(policy(of_scores, "ScoreDerivative"), "kReadsElements = true"));
+    CHECK(!has(of_scores, "struct Mask :"));
 }
 
 TEST_CASE("kernels that pass over rows do not depend on the program") {

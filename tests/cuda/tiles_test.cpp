@@ -55,7 +55,7 @@ extern "C" int {name}(const unsigned long long* words, const Tile* t) {{
                                        [&](int q, int kv) {{
         const Row row = at_row(arguments, launch, head, t->b, t->h, t->h, q);
         const Column column = at_column(arguments, launch, head, t->b, t->h, t->h, kv);
-        return visible({{arguments, launch, head, row, column, t->b, t->h, t->h, q, kv}});
+        return visible(At{{arguments, launch, head, row, column, t->b, t->h, t->h, q, kv}});
     }});
     return differ ? 3 : 1;
 }}

@@ -20,7 +20,7 @@ struct CompileCommand {
     ModOption mod;
     KernelOption kernel;
     LayoutOption layout;
-    std::string arch = "sm_90a";
+    std::string arch{kDefaultArch};
     std::string folder;
     bool short_sequences = false, no_cache = false, json = false;
 };

@@ -17,7 +17,7 @@ struct ExplainOptions {
     KernelOption kernel;
     LayoutOption layout;
     std::vector<std::string> stages;
-    std::string arch = "sm_90a";
+    std::string arch{kDefaultArch};
     bool json = false;
 };
 

@@ -139,7 +139,7 @@ class Strip {
     __device__ void flush() { pass_distance(distance_, {}, distance_); }
 
   private:
-    static constexpr bool kGoesUp = mod::kHasBlockMask || !mod::kDeterministic;
+    static constexpr bool kGoesUp = mod::Mask::kHasBlockMask || !mod::kDeterministic;
 
     template <bool kUpper, int kBegin, int kEnd>
     __device__ void add(unsigned d_scores, int first_distance) {

@@ -22,7 +22,7 @@ __device__ inline void sum_distances(const KernelArguments& attention,
              walk.advance(), stage ^= 1) {
             __syncwarp(); // the lanes have summed different distances
             meet_at_d_scores();
-            if (mod::kHasBlockMask && walk.tile() != last + 1) strip.flush();
+            if (mod::Mask::kHasBlockMask && walk.tile() != last + 1) strip.flush();
             last = walk.tile();
             strip.add_tile(shared.base + kLayout.d_scores + stage * kDScoresBytes,
                            walk.tile() * mod::kQueryTile - keys.first_kv);

@@ -36,7 +36,7 @@ template <int kGradient> class ShiftedRest {
           lines_(attention, arguments, place, 0, 0) {}
 
     static __device__ bool is_cleared(const AttentionArguments& attention) {
-        return !mod::kHasBlockMask && !To::kHasLeast && !To::kHasMost &&
+        return !mod::Mask::kHasBlockMask && !To::kHasLeast && !To::kHasMost &&
                stores_shifted<kGradient>(attention);
     }
 

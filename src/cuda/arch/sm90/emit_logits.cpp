@@ -239,10 +239,6 @@ std::string emit_logit_constants(const plan::KernelConfig& config, const passes:
     std::string text = emit_sizes(sizes_of(forward, parts)) + emit_form(form_of(mod, parts)) +
                        formatted("constexpr int kKeyStep = {};\n", forward.key_step) +
                        emit_schedule(forward);
-    const analysis::Band& band = mod.band;
-    text +=
-        formatted("constexpr bool kBandHasLow = {};\n",
-                  !band.low.empty() || (band.clamps && band.clamps->first_least != ir::kNoNode));
     // A macro: an entry of a template is there or not.
     if (forward.tabulated.any()) text += "#define FLEXC_EXPANDS\n";
     return text;
