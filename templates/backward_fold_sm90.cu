@@ -3,8 +3,8 @@
 // of one head.
 #include "mod.cuh"
 
-#include "sm90/borrows.cuh"
 #include "sm90/gradients/distance_sums.cuh"
+#include "sm90/grid_digits.cuh"
 #include "sm90/warp_additions.cuh"
 
 namespace {
@@ -19,10 +19,10 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     const int count = sm90::distance_count(attention);
     const sm90::DistanceSum* const sums =
         sm90::distance_sums(attention) +
-        static_cast<long long>(distance.head) * sm90::kBorrowForms * count + distance.index +
+        static_cast<long long>(distance.head) * sm90::kGridForms * count + distance.index +
         sm90::kGridShift;
 #pragma unroll 1
-    for (int form = 0; form < sm90::kBorrowForms; ++form) {
+    for (int form = 0; form < sm90::kGridForms; ++form) {
         const float sum =
             distance.exists ? flexc_value(sums[static_cast<long long>(form) * count]) : 0;
         sm90::Entry entry = distance;

@@ -20,10 +20,7 @@ using namespace sm80;
 
 namespace {
 
-using PTile = Tile<Element, mod::kQueryTile, mod::kKeyTile>;
 using Scores = WarpResult<kScoreRows, mod::kKeyTile, mod::kWarps>;
-using KeyGradient = WarpResult<mod::kKeyTile, mod::kHeadDim, mod::kWarps>;
-using ValueGradient = WarpResult<mod::kKeyTile, mod::kHeadDimV, mod::kWarps>;
 using KeyGradientTile = Tile<float, mod::kKeyTile, mod::kHeadDim>;
 using ValueGradientTile = Tile<float, mod::kKeyTile, mod::kHeadDimV>;
 

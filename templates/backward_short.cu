@@ -13,15 +13,13 @@
 #include "sm80/gradient_rows.cuh"
 #include "sm80/own_row_sums.cuh"
 #include "sm80/row_references.cuh"
+#include "sm80/sequences_of_block.cuh"
 
 using namespace sm80;
 
 namespace {
 
-using PTile = Tile<Element, mod::kQueryTile, mod::kKeyTile>;
 using QueryGradient = WarpResult<mod::kQueryTile, mod::kHeadDim, mod::kWarps>;
-using KeyGradient = WarpResult<mod::kKeyTile, mod::kHeadDim, mod::kWarps>;
-using ValueGradient = WarpResult<mod::kKeyTile, mod::kHeadDimV, mod::kWarps>;
 
 constexpr BackwardShortLayout kLayout = backward_short_layout(kSizes);
 static_assert(mod::Layouts::kAreDense && !mod::Mask::kHasBlockMask && mod::kStages == 1);
@@ -187,14 +185,13 @@ extern "C" __global__ void __launch_bounds__(kThreads, mod::kBlocksAtOnce)
     flexc_backward_short(const __grid_constant__ KernelArguments attention,
                          const __grid_constant__ mod::Arguments arguments) {
     SharedByHead of_head(shared_address(shared_memory) + kLayout.bytes);
-    const long long sequences = static_cast<long long>(attention.batch) * attention.kv_heads;
-    const int first = static_cast<int>(sequences * blockIdx.x / gridDim.x),
-              last = static_cast<int>(sequences * (blockIdx.x + 1) / gridDim.x);
+    const SequenceRange sequences =
+        sequences_of_block(static_cast<long long>(attention.batch) * attention.kv_heads);
     if constexpr (SharedByHead::kBytes > 0) {
-        differentiate_by_heads(attention, arguments, of_head, first, last);
+        differentiate_by_heads(attention, arguments, of_head, sequences.first, sequences.end);
     } else {
 #pragma unroll 1
-        for (int i = first; i < last; ++i)
+        for (int i = sequences.first; i < sequences.end; ++i)
             differentiate_sequence(attention, arguments, of_head, i / attention.kv_heads,
                                    i % attention.kv_heads);
     }

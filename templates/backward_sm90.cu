@@ -7,16 +7,18 @@
 //     S' = K Q'      P' = exp(modified' - lse)                dv += P' d_out
 //     W' = V d_out'  dS' = P' * (W' - delta) * mod'           dk += dS' Q      dq += dS K
 // Scores are transposed, so that P' and dS' are in registers what the products for dv and dk ask
-// of their left operand. dS alone goes through shared memory, for dq, at which warpgroups take
-// turns, or which both compute a part of; another thread adds it to memory. Gradients of captured
-// buffers are summed in registers where what they read is one number for a key or the head, over a
-// tile's keys where it is one for a query, over diagonals of dS where it depends on the distance,
-// over rows or columns of the 2-D key index where it depends on these, and one by one otherwise.
+// of their left operand. dS alone goes through shared memory, for dq, which
+// warpgroups compute alternately, or both a part of; another thread adds it to memory. Gradients of
+// captured buffers are summed in registers where what they read is one number for a key or the
+// head, over a tile's keys where it is one for a query, over diagonals of dS where it depends on
+// the distance, over rows or columns of the 2-D key index where it depends on these, and one by one
+// otherwise.
 #include "mod.cuh"
 
 #include "sm80/row_references.cuh"
 #include "sm90/backward_dq_sink.cuh"
 #include "sm90/backward_ends.cuh"
+#include "sm90/backward_key_halves.cuh"
 #include "sm90/backward_key_tiles.cuh"
 #include "sm90/backward_layout.cuh"
 #include "sm90/backward_mma.cuh"
@@ -25,7 +27,6 @@
 #include "sm90/backward_roles.cuh"
 #include "sm90/backward_score_order.cuh"
 #include "sm90/backward_scores.cuh"
-#include "sm90/backward_seen.cuh"
 
 using namespace sm90;
 
@@ -42,7 +43,7 @@ struct Consumer {
     KeyTiles key_tiles;
     const int warpgroup, warp, held_lane; // among the consumers, in the warpgroup, in the warp
     unsigned step = 0;
-    SeenTile seen{};
+    KeyHalvesOfTile key_halves{};
 
     __device__ int lane() const { return lane_of_form(held_lane); }
     __device__ const KeyTile& keys() const { return key_tiles.keys(); }
@@ -57,38 +58,40 @@ struct Consumer {
                             int tile, bool is_last, float* dq_accumulator, KeyGradient& dk,
                             ValueGradient& dv) {
         tile = StageTile::arrived(shared, step % 2, tile, gradients);
-        seen.look(place, keys(), warpgroup, tile);
+        key_halves.look(place, keys(), warpgroup, tile);
         Ends::clear_queries(*this, tile);
         const auto look_ahead = [&] {
             if (!is_last) await(place, tile + kTileStep, step + 1);
         };
         const auto multiply_for = [&](auto which) {
-            constexpr Seen kSeen = decltype(which)::kValue;
-            constexpr Turn kTurn = kAsksForTurn ? Turn::unknown : Turn::takes;
-            if (kAsksForTurn || takes_query_gradient())
-                multiply<kSeen, kTurn>(gradients, sums, tile, dq_accumulator, dk, dv, look_ahead);
+            constexpr KeyHalves kHalves = decltype(which)::kValue;
+            constexpr DqOwner kOwner = kFindsDqOwnerLate ? DqOwner::unknown : DqOwner::self;
+            if (kFindsDqOwnerLate || takes_query_gradient())
+                multiply<kHalves, kOwner>(gradients, sums, tile, dq_accumulator, dk, dv,
+                                          look_ahead);
             else
-                multiply<Seen::both, Turn::leaves>(gradients, sums, tile, dq_accumulator, dk, dv,
-                                                   look_ahead);
+                multiply<KeyHalves::both, DqOwner::other>(gradients, sums, tile, dq_accumulator, dk,
+                                                          dv, look_ahead);
         };
-        seen.visit(multiply_for, [&] { skip(gradients, tile, look_ahead); });
+        key_halves.visit(multiply_for, [&] { skip(gradients, tile, look_ahead); });
         ++step;
         key_tiles.end_step();
     }
 
-    // The queries of a step, of this tile unless a block mask chose another. What can be known of
-    // them before their MMAs is found out here, under those of the tile before.
+    // Waits for the queries of a step, and finds which keys they see, while the MMAs of the step
+    // before run. `tile` is theirs unless a block mask chooses another.
     __device__ void await(const HeadPlace& place, int tile, unsigned which_step) {
         shared.queries_full(which_step % 2).wait(which_step / 2 % 2);
-        seen.look_ahead(place, keys(), warpgroup, tile);
+        key_halves.look_ahead(place, keys(), warpgroup, tile);
     }
 
-    // Whether the warpgroup multiplies for dq at this step: a piece, or all where they alternate.
+    // Whether this warpgroup multiplies for dq at this step. Where warpgroups alternate, one of
+    // them computes all of dq; else each computes a piece.
     __device__ bool takes_query_gradient() const { return !kAlternatesDq || adds_query_sums(); }
     // Whether it adds the block's sums of queries.
     __device__ bool adds_query_sums() const { return step % 2 == static_cast<unsigned>(warpgroup); }
 
-    // A tile of queries that sees the other warpgroup's keys alone.
+    // A tile of queries that sees none of this warpgroup's keys, only the other's.
     template <typename LookAhead>
     __device__ void skip(const ScoreGradients& gradients, int tile, LookAhead look_ahead) {
         const int stage = static_cast<int>(step % 2);
@@ -112,7 +115,7 @@ struct Consumer {
         look_ahead();
     }
 
-    template <Seen kSeen, Turn kTurn, typename LookAhead>
+    template <KeyHalves kHalves, DqOwner kOwner, typename LookAhead>
     __device__ void multiply(ScoreGradients& gradients, GradientSums& sums, int tile,
                              float* dq_accumulator, KeyGradient& dk, ValueGradient& dv,
                              LookAhead look_ahead) {
@@ -127,7 +130,7 @@ struct Consumer {
         Scores scores, d_scores;
         Fragments p, d_fragments;
         QuerySums query_sums{};
-        Sight sight;
+        VisibleBits visible_bits;
         QueryGradient dq;
         gradients.use_stage(shared, stage, 0);
         const int bias_stage = static_cast<int>(step % kBiasRing);
@@ -135,9 +138,10 @@ struct Consumer {
                              base + kLayout.query_gradient + warpgroup * kPartBytes,
                              64 * warpgroup + 16 * warp);
         const int tile_query = tile * mod::kQueryTile;
-        const ScoreStep of_scores{shared, warpgroup, step, tile_query,  facts,      gradients, sums,
-                                  scores, d_scores,  p,    d_fragments, query_sums, sight};
-        const StepOfQueries<kSeen, LookAhead> parts{
+        const ScoreStep of_scores{shared,      warpgroup,  step,        tile_query, facts,
+                                  gradients,   sums,       scores,      d_scores,   p,
+                                  d_fragments, query_sums, visible_bits};
+        const StepOfQueries<kHalves, LookAhead> parts{
             of_scores, *this, dk, dv, dq, stage, tile, query_word, dq_accumulator, look_ahead};
         // S'
         fence_wgmma();
@@ -164,14 +168,14 @@ struct Consumer {
         store_for_queries(d_fragments, stage);
         publish_shared();
         BiasGradient::hand_over(shared, warpgroup);
-        ProductOrder<kTurn>::multiply(parts);
+        ProductOrder<kOwner>::multiply(parts);
     }
 
-    // Each thread for itself: it has read the tile's lse and delta.
+    // Frees the stage of queries; each thread arrives, since each has read lse and delta there.
     __device__ void give_back_queries(int stage) const { shared.queries_empty(stage).arrive(); }
 
-    // dv has its part of the tile. Products alone have read d_out: a warp's last ends for all of
-    // it.
+    // Waits for the product of dv and frees the stage of d_out, which only products read: one
+    // arrival for each warp.
     template <int kPending>
     __device__ void finish_values(ValueGradient& dv, Fragments& p, int stage) const {
         wait_for_wgmma<kPending>();
@@ -180,7 +184,7 @@ struct Consumer {
         if (lane() == 0) shared.d_out_empty(stage).arrive();
     }
 
-    // dS, for dq and sums over tiles.
+    // Stores dS in shared memory, for dq and for warps that sum gradients over tiles.
     __device__ void store_for_queries(const Fragments& d_scores, int stage) const {
         key_tiles.wait_for_d_scores(shared, step);
         DScoresRing::wait(shared, step);
@@ -189,9 +193,9 @@ struct Consumer {
                          d_scores, warp, lane());
     }
 
-    // A tile of queries on its way through the warpgroup, in parts: MaskOrder, ScoreOrder and
-    // ProductOrder say when each is done.
-    template <Seen kSeen, typename LookAhead> struct StepOfQueries : ScoreStep {
+    // The parts of a step, one tile of queries. MaskOrder, ScoreOrder and ProductOrder call them in
+    // the order that a program needs.
+    template <KeyHalves kHalves, typename LookAhead> struct StepOfQueries : ScoreStep {
         const Consumer& consumer;
         KeyGradient& dk;
         ValueGradient& dv;
@@ -204,7 +208,7 @@ struct Consumer {
         __device__ bool takes_query_gradient() const { return consumer.takes_query_gradient(); }
         __device__ void issue_dq() const {
             fence_wgmma();
-            SeenKeys<kSeen>::multiply(consumer.piece(), dq, stage, warpgroup);
+            ProductOver<kHalves>::multiply(consumer.piece(), dq, stage, warpgroup);
             commit_wgmma();
         }
         __device__ void issue_dk() const {
@@ -236,12 +240,12 @@ struct Consumer {
             summation().hand_over(query_sums, step, tile_query);
         }
         __device__ void add_sums() const { summation().add_gathered(step, tile_query); }
-        __device__ void add_sums_in_turn() const {
+        __device__ void add_sums_alternately() const {
             if (consumer.adds_query_sums()) add_sums();
         }
     };
 
-    // All queries that see one tile of keys.
+    // Goes through all queries that see one tile of keys, and stores dk and dv.
     __device__ void visit_queries() {
         KeyGradient dk;
         ValueGradient dv;
@@ -257,7 +261,7 @@ struct Consumer {
                 float* const dq_accumulator =
                     attention.dq_accumulator +
                     PaddedRows(attention, length).first(place) * mod::kHeadDim;
-                // Held, or they would be found again between the MMAs of two tiles.
+                // Kept in registers: compilers would compute them again between two tiles' MMAs.
                 int left = computed_again(tiles.end - tiles.begin);
                 int tile = computed_again(tile_in_order(tiles, tiles.begin));
                 if (left > 0) {

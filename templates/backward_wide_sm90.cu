@@ -68,18 +68,18 @@ struct Consumer {
         Scores scores, d_scores;
         Fragments p, d_fragments;
         QuerySums query_sums{};
-        Sight sight;
+        VisibleBits visible_bits;
 
         gradients.use_stage(shared, stage, first_query());
         if (step == 0) shared.keys().wait(0);
         shared.queries_full(stage).wait(parity);
         tile = StageTile::arrived(shared, stage, tile, gradients);
         const int tile_query = tile * mod::kQueryTile + first_query();
-        const ScoreStep parts{shared,     warpgroup,   static_cast<unsigned>(step),
-                              tile_query, facts,       gradients,
-                              sums,       scores,      d_scores,
-                              p,          d_fragments, query_sums,
-                              sight};
+        const ScoreStep parts{shared,      warpgroup,   static_cast<unsigned>(step),
+                              tile_query,  facts,       gradients,
+                              sums,        scores,      d_scores,
+                              p,           d_fragments, query_sums,
+                              visible_bits};
         fence_wgmma();
         issue_scores<kLayout.keys, kLayout.queries, mod::kHeadDim>(scores, word, query_word + half);
         commit_wgmma();

@@ -12,6 +12,7 @@
 #include "sm80/key_value_loader.cuh"
 #include "sm80/key_value_scales.cuh"
 #include "sm80/score_mod.cuh"
+#include "sm80/sequences_of_block.cuh"
 #include "sm80/shared_values.cuh"
 #include "sm80/softmax.cuh"
 
@@ -73,10 +74,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, mod::kBlocksAtOnce)
     flexc_forward_short(const __grid_constant__ AttentionArguments attention,
                         const __grid_constant__ mod::Arguments arguments) {
     SharedValues values(shared_address(shared_memory) + kLayout.bytes);
-    const long long sequences = static_cast<long long>(attention.batch) * attention.heads;
-    const int last = static_cast<int>(sequences * (blockIdx.x + 1) / gridDim.x);
+    const SequenceRange sequences =
+        sequences_of_block(static_cast<long long>(attention.batch) * attention.heads);
 #pragma unroll 1
-    for (int i = static_cast<int>(sequences * blockIdx.x / gridDim.x); i < last; ++i) {
+    for (int i = sequences.first; i < sequences.end; ++i) {
         if constexpr (mod::kHasSharedValue)
             attend(attention, arguments, values, i % attention.batch, i / attention.batch);
         else

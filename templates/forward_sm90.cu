@@ -33,14 +33,14 @@ __device__ void issue_output(Output& output, const P& p, Operand value) {
     mod::mma_pv(output, p, value.low);
 }
 
-// A thread of a warpgroup that multiplies, with its places in the rings.
+// A thread of a consumer warpgroup, with its position in each ring of stages.
 struct Consumer {
     const AttentionArguments& attention;
     const mod::Arguments& arguments;
     const ForwardTensorMaps& maps;
     const Shared& shared;
     const ConsumerThread thread;
-    const PingPongOrder order;
+    const PingPongOrder ping_pong;
     Position<Queries> query{};
     Position<Keys> key{};
     Position<Values> value{};
@@ -50,7 +50,7 @@ struct Consumer {
     TableStages tables{};
     KeyKinds key_kinds{};
 
-    // Of what MMAs alone have read: one arrival for each warp.
+    // Frees a stage that only MMAs have read, with one arrival for each warp.
     __device__ void release(Barrier empty) const {
         if (thread.lane == 0) empty.arrive();
     }
@@ -58,7 +58,7 @@ struct Consumer {
         release(shared.keys.empty(key.stage));
         key.advance();
     }
-    // The same where their products are there.
+    // Frees the stage of keys once QK of it is done.
     __device__ void leave_key(Scores& scores) {
         key_kinds.add_apart(scores, shared.keys.at(key.stage), shared.queries.at(query.stage),
                             thread);
@@ -85,10 +85,10 @@ struct Consumer {
     __device__ void wait_for_key() const { shared.keys.full(key.stage).wait(key.parity); }
     __device__ void wait_for_value() const { shared.values.full(value.stage).wait(value.parity); }
 
-    // Of the keys that have arrived. `next`: where consumers count tiles of a range.
+    // Which tile of keys is in the stage. `next`: its number, where tiles are those of a range.
     __device__ MaskTile key_block(int next) const { return KeyBlocks::at(shared, key.stage, next); }
 
-    // Scores of a block of keys, alone.
+    // QK of a tile of keys, with no other product under way.
     __device__ MaskTile compute_scores(Scores& scores, Operand queries, Logits& logits, int next) {
         wait_for_key();
         const MaskTile block = key_block(next);
@@ -105,21 +105,21 @@ struct Consumer {
     __device__ void look(Logits& logits, MaskTile block) const {
         logits.look(block.index * mod::kKeyStep, block.is_full);
     }
-    // What the next logits need beside their MMAs, which it runs under where there are
-    // registers to spare.
+    // Loads what is added to the products. Called while QK runs where there are registers to spare,
+    // else after it.
     __device__ void prepare_logits(Logits& logits, int first_key) {
         logits.prepare(first_key);
         tabulated.find(logits, shared, thread);
         bias.load(logits, shared, thread);
         index_2d_rows.load(logits, shared, thread);
     }
-    // Products become logits.
+    // Adds it: products become logits.
     __device__ void apply(Logits& logits, Scores& scores, int first_key) {
         logits.apply(scores, first_key);
         tabulated.release(shared);
         bias.leave(shared);
     }
-    // The output that is under way, complete.
+    // Waits for PV.
     __device__ void finish_output(Output& output, P& p) {
         wait_for_wgmma<0>();
         pin(output);
@@ -127,7 +127,7 @@ struct Consumer {
         release_value();
     }
 
-    // The output of one block of keys is computed under the softmax of the next.
+    // PV of one tile of keys runs while the softmax of the next is computed.
     __device__ void attend_overlapped(const Task& task, const HeadPlace& place,
                                       const SequenceLength& length, Operand queries, Logits& logits,
                                       Softmax& softmax, Output& output) {
@@ -155,27 +155,27 @@ struct Consumer {
             if (key_is_there == 0) wait_for_key();
             const MaskTile block = key_block(next);
             newest = block.index;
-            order.take(mod::PingPong::mma);
+            ping_pong.wait(mod::PingPong::mma);
             issue_scores(scores, queries);
             wait_for_value();
             issue_output(output, p, value_operand());
-            order.pass(mod::PingPong::mma);
+            ping_pong.signal(mod::PingPong::mma);
             look(logits, block);
             if (kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyStep);
             wait_for_wgmma<1>();
             pin(scores);
             leave_key(scores);
 
-            order.take(mod::PingPong::softmax);
+            ping_pong.wait(mod::PingPong::softmax);
             if (!kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyStep);
             apply(logits, scores, block.index * mod::kKeyStep);
             const bool has_more = next > task.begin;
             const auto finish = [&](float done) {
                 complete(done, shared.spare);
                 softmax.follow(done);
-                order.pass(mod::PingPong::softmax);
+                ping_pong.signal(mod::PingPong::softmax);
                 finish_output(output, p);
-                // The answer takes as long as several exponents.
+                // Asked early: the answer takes as long as several exponentials.
                 key_is_there = shared.keys.full(key.stage).is_complete(key.parity);
                 bias.await_next(shared, has_more);
             };
@@ -191,7 +191,7 @@ struct Consumer {
         finish_output(output, p);
     }
 
-    // One MMA after the other, in fewer registers.
+    // No product runs while another is under way, which takes fewer registers.
     __device__ void attend_in_order(const Task& task, const SequenceLength& length, Operand queries,
                                     Logits& logits, Softmax& softmax, Output& output) {
         const auto rescale = [&](const float(&shrink)[2]) { multiply_rows(output, shrink); };
@@ -203,20 +203,20 @@ struct Consumer {
             wait_for_key();
             const MaskTile block = key_block(next);
             key_kinds.start(scores, shared, key, thread);
-            order.take(mod::PingPong::mma);
+            ping_pong.wait(mod::PingPong::mma);
             issue_scores(scores, queries);
-            order.pass(mod::PingPong::mma);
+            ping_pong.signal(mod::PingPong::mma);
             look(logits, block);
             if (kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyStep);
             wait_for_wgmma<0>();
             pin(scores);
             leave_key(scores);
-            order.take(mod::PingPong::softmax);
+            ping_pong.wait(mod::PingPong::softmax);
             if (!kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyStep);
             apply(logits, scores, block.index * mod::kKeyStep);
             softmax.compute_p<kNever>(
                 scores, logits, next + 1 == task.end, [](float) {}, rescale, packed_into(p));
-            order.pass(mod::PingPong::softmax);
+            ping_pong.signal(mod::PingPong::softmax);
             softmax.rescale_after(rescale);
             wait_for_value();
             Ends::clear_values(*this, length, block.index);
@@ -225,7 +225,7 @@ struct Consumer {
         }
     }
 
-    // False after the last tile.
+    // One tile of queries. False after the last.
     __device__ bool consume() {
         shared.queries.full(query.stage).wait(query.parity);
         read_again(attention);
@@ -263,7 +263,7 @@ struct Consumer {
     // Through the warp's own rows of the queries, when all of the warpgroup have read them.
     __device__ void store_tile(const HeadPlace& place, int warp_row, const Logits& logits,
                                const Softmax& softmax, Output& output, unsigned queries) const {
-        // Not kept in registers until here.
+        // Loaded again, as registers are short in the loop.
         const SequenceLength length = TaskLengths::load(attention, shared, query.stage, place.b);
         const int row = warp_row + thread.lane / 4;
         normalise(attention, arguments, place, length, row, logits, softmax, output);

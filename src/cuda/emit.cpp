@@ -207,7 +207,7 @@ class Emitter {
                 const auto& indices = mod_.program.graph[gradient.read].operands;
                 result.insert(result.end(), indices.begin(), indices.end());
             }
-            if (config_.borrows > 0)
+            if (config_.grid_places > 0)
                 for (const auto& [condition, value] : passes::grid_conditions(mod_))
                     result.push_back(condition);
             const std::vector<NodeId> of_shifts = shifted_roots(mod_.shifted_reads);

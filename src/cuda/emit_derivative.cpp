@@ -34,8 +34,8 @@ passes::TileSums tile_sums(const plan::KernelConfig& config) {
         return {.sums_few_entries = config.table_words > 0, .sums_batches = config.is_short};
     return {.key_width = config.key_width,
             .adds_bias_gradients = config.adds_bias_gradients,
-            .sums_tables = config.table_words > 0 && config.borrows == 0,
-            .sums_grids = config.borrows > 0,
+            .sums_tables = config.table_words > 0 && config.grid_places == 0,
+            .sums_grids = config.grid_places > 0,
             .sums_shifts = config.sums_shifts};
 }
 

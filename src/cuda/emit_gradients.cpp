@@ -386,19 +386,19 @@ std::string emit_distance_factors(const Layout& layout,
 }
 
 std::string emit_grid_gradients(const Layout& layout, const plan::KernelConfig& config) {
-    if (config.borrows == 0) return "";
+    if (config.grid_places == 0) return "";
     const passes::Mod& mod = layout.mod();
     Policy policy("GridGradients");
-    policy.constant("kPlaces", config.borrows);
-    const auto numbers = [&](std::string_view name, std::int64_t passes::BorrowPlace::* of) {
+    policy.constant("kPlaces", config.grid_places);
+    const auto numbers = [&](std::string_view name, std::int64_t passes::DigitPlace::* of) {
         std::vector<int> values;
-        for (const passes::BorrowPlace& place : mod.borrow_places)
+        for (const passes::DigitPlace& place : mod.digit_places)
             values.push_back(static_cast<int>(place.*of));
         policy.member(numbers_function(name, values));
     };
-    numbers("width", &passes::BorrowPlace::width);
-    numbers("query_offset", &passes::BorrowPlace::q_offset);
-    numbers("key_offset", &passes::BorrowPlace::kv_offset);
+    numbers("width", &passes::DigitPlace::width);
+    numbers("query_offset", &passes::DigitPlace::q_offset);
+    numbers("key_offset", &passes::DigitPlace::kv_offset);
     const analysis::Assumptions conditions = passes::grid_conditions(mod);
     policy.constant("kHasConditions", !conditions.empty());
     for (const bool of_key : {false, true}) {

@@ -160,7 +160,7 @@ bool sums_tables(const Mod& mod) {
 }
 
 bool sums_grids(const Mod& mod) {
-    return mod.program.is_dense() && !mod.borrow_places.empty() && !sums_shifts(mod) &&
+    return mod.program.is_dense() && !mod.digit_places.empty() && !sums_shifts(mod) &&
            index_2d_reads(mod).width == 0 && !sums_by(mod, GradientSum::dense_bias) &&
            dense_bias_of_score(mod) == ir::kNoNode;
 }
@@ -241,7 +241,7 @@ std::string_view name(GradientSum sum) {
 
 std::string_view description(const ReadGradient& gradient, GradientSum sum) {
     if (sum == GradientSum::distance && gradient.is_of_grid)
-        return "over a tile's diagonals, once for a distance and borrows of its digits";
+        return "over a tile's diagonals, once for a distance and for what its digits borrow";
     switch (sum) {
     case GradientSum::head: return "in registers, once for a head";
     case GradientSum::batch: return "over sequences of a block, once for an element and head";

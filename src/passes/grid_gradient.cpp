@@ -26,25 +26,25 @@ constexpr std::int64_t kFewTokens = 256;
 
 bool has_room(std::int64_t x) { return -kMost <= x && x <= kMost; }
 bool is_multiple(std::int64_t x, std::int64_t of) { return x % of == 0; }
-bool is_aligned(const BorrowPlace& place) {
+bool is_aligned(const DigitPlace& place) {
     return is_multiple(place.width, kStep) && is_multiple(place.q_offset, kStep) &&
            is_multiple(place.kv_offset, kStep);
 }
 // Whether no digit begins between where those of the lowest place do.
-bool begin_together(const std::vector<BorrowPlace>& places) {
-    const BorrowPlace& lowest = *std::ranges::min_element(places, {}, &BorrowPlace::width);
-    return lowest.width >= kStep && std::ranges::all_of(places, [&](const BorrowPlace& place) {
+bool begin_together(const std::vector<DigitPlace>& places) {
+    const DigitPlace& lowest = *std::ranges::min_element(places, {}, &DigitPlace::width);
+    return lowest.width >= kStep && std::ranges::all_of(places, [&](const DigitPlace& place) {
                return is_multiple(place.width, lowest.width) &&
                       is_multiple(place.q_offset - lowest.q_offset, lowest.width) &&
                       is_multiple(place.kv_offset - lowest.kv_offset, lowest.width);
            });
 }
 
-bool add_place(std::vector<BorrowPlace>& places, const Grid& grid, const analysis::Product& start) {
+bool add_place(std::vector<DigitPlace>& places, const Grid& grid, const analysis::Product& start) {
     if (start.is(1)) return true;
     if (!start.factors.empty() || !grid.q_offset.is_constant() || !grid.kv_offset.is_constant())
         return false;
-    const BorrowPlace place{start.constant, grid.q_offset.constant, grid.kv_offset.constant};
+    const DigitPlace place{start.constant, grid.q_offset.constant, grid.kv_offset.constant};
     if (!has_room(place.width) || !has_room(place.q_offset) || !has_room(place.kv_offset))
         return false;
     if (std::ranges::find(places, place) == places.end()) places.push_back(place);
@@ -121,7 +121,7 @@ bool has_few_tokens(const Mod& mod) {
 } // namespace
 
 void find_grid_gradients(Mod& mod) {
-    std::vector<BorrowPlace> places;
+    std::vector<DigitPlace> places;
     std::optional<analysis::Assumptions> conditions;
     bool sums_distances = false;
     for (const ReadGradient& gradient : mod.gradients) {
@@ -143,7 +143,7 @@ void find_grid_gradients(Mod& mod) {
     if (!conditions->empty() && sums_distances) return;
     if (!std::ranges::all_of(places, is_aligned) && !begin_together(places)) return;
     if (!conditions->empty() && !begin_together(places)) return;
-    mod.borrow_places = std::move(places);
+    mod.digit_places = std::move(places);
     for (ReadGradient& gradient : mod.gradients)
         gradient.is_of_grid = gradient.is_of_table;
 }
@@ -161,7 +161,7 @@ NodeId distance_factor(const Mod& mod, const ReadGradient& gradient) {
 }
 
 bool is_grid_aligned(const Mod& mod) {
-    return std::ranges::all_of(mod.borrow_places, is_aligned) && grid_conditions(mod).empty();
+    return std::ranges::all_of(mod.digit_places, is_aligned) && grid_conditions(mod).empty();
 }
 
 } // namespace flexc::passes

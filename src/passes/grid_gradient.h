@@ -8,7 +8,7 @@
 
 namespace flexc::passes {
 
-// Fills Mod::borrow_places and ReadGradient::is_of_grid: of all gradients of tables, or of none.
+// Fills Mod::digit_places and ReadGradient::is_of_grid: of all gradients of tables, or of none.
 // From the mod's facts and find_table_gradients().
 void find_grid_gradients(Mod& mod);
 

@@ -62,9 +62,9 @@ struct ReadGradient {
 
 // Where digits of q + q_offset and kv + kv_offset begin: kv's digits from there on borrow one where
 // (q + q_offset) % width < (kv + kv_offset) % width.
-struct BorrowPlace {
+struct DigitPlace {
     std::int64_t width = 1, q_offset = 0, kv_offset = 0;
-    friend bool operator==(const BorrowPlace&, const BorrowPlace&) = default;
+    friend bool operator==(const DigitPlace&, const DigitPlace&) = default;
 };
 
 struct Mod {
@@ -80,9 +80,9 @@ struct Mod {
     bool tables_take_all = false;
     // Where some gradient is_shifted: what the score reads so, by passes/shifted_read.h.
     std::vector<ShiftedRead> shifted_reads;
-    // Elements of one distance with the same borrows add to the same places of all tables; empty
-    // where they do not.
-    std::vector<BorrowPlace> borrow_places;
+    // Elements of one distance whose digits borrow alike add to the same places of all tables;
+    // empty where they do not.
+    std::vector<DigitPlace> digit_places;
     // The modified score is factor * score + addend, both the same for a whole row: no element of a
     // row is infinite or NaN unless the row is, and the program hides none.
     bool is_line_of_row = false;

@@ -72,7 +72,7 @@ struct KernelRequest {
     bool sums_shifts = false;           // some gradient is by GradientSum::shifted
     bool adds_many_entries = false;     // some varies within a head, beside few_entries
     int few_entries = 0;                // gradients of passes::count_few_entries
-    int borrows = 0;                    // places of Mod::borrow_places, where kernels may sum grids
+    int grid_places = 0;                // places of Mod::digit_places, where kernels may sum grids
     int query_sums = 0;                 // gradients that are by GradientSum::query
     bool has_gradients = false;         // some buffer has one
     bool gradients_vary = false;        // and some do so within a head
@@ -171,7 +171,7 @@ struct KernelConfig {
     bool sums_shifts = false;         // adds GradientSum::shifted from the tile of dS
     // For sums of GradientSum::table, or of grids, of a warp; in a generic backward of each table.
     int table_words = 0;
-    int borrows = 0; // places by which it sums diagonals in parts
+    int grid_places = 0; // places by which it sums diagonals in parts
     // Blocks say when they have added to dq; the first stores its part.
     bool reports_additions = false, stores_dq_first = false;
     bool is_persistent = false; // no more blocks than multiprocessors

@@ -171,7 +171,7 @@ Program::Program(passes::Mod mod, CompileOptions options, Target target)
     backward_.biases_are_narrow = passes::are_biases_narrow(mod_);
     backward_.sums_tables = passes::sums_tables(mod_);
     const bool sums_grids = passes::sums_grids(mod_);
-    backward_.borrows = sums_grids ? static_cast<int>(mod_.borrow_places.size()) : 0;
+    backward_.grid_places = sums_grids ? static_cast<int>(mod_.digit_places.size()) : 0;
     backward_.sums_shifts = passes::sums_shifts(mod_);
     if (backward_.sums_shifts) {
         // The warps that add tiles, and copy them, have these to add.

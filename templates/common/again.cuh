@@ -18,8 +18,8 @@ __device__ inline int lane_again() {
     return lane;
 }
 
-// The same value, of unknown origin: what depends on it is computed again in each turn of a loop
-// rather than kept in registers all along.
+// The same value, of unknown origin: what depends on it is computed again in each iteration of a
+// loop rather than kept in registers all along.
 template <typename T> __device__ inline T computed_again(T x) {
     asm volatile("" : "+r"(x));
     return x;

@@ -9,8 +9,8 @@ namespace sm80 {
 // Whether a mod has values that belong to a column alone.
 constexpr bool kHasColumnValues = !__is_empty(mod::Column);
 
-// Scores and dq take turns in the registers that dk and dv leave, for so many queries at a time
-// that nothing spills: rows are halved until a thread holds no more than `most` values.
+// Scores and dq have the registers that dk and dv leave, one after the other, for so many queries
+// at a time that nothing spills: rows are halved until a thread holds no more than `most` values.
 constexpr int rows_at_a_time(int columns, int most) {
     int rows = mod::kQueryTile;
     while (rows % 32 == 0 && rows * columns > most * kThreads)

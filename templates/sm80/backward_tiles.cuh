@@ -23,6 +23,11 @@ using KeyTile = Tile<Element, mod::kKeyTile, mod::kHeadDim>;
 using ValueTile = Tile<Element, mod::kKeyTile, mod::kHeadDimV>;
 using QueryTile = Tile<Element, mod::kQueryTile, mod::kHeadDim>;
 using DOutTile = Tile<Element, mod::kQueryTile, mod::kHeadDimV>;
+using PTile = Tile<Element, mod::kQueryTile, mod::kKeyTile>; // P, or dS
+
+// dk and dv of a tile of keys, as all warps of a block hold them.
+using KeyGradient = WarpResult<mod::kKeyTile, mod::kHeadDim, mod::kWarps>;
+using ValueGradient = WarpResult<mod::kKeyTile, mod::kHeadDimV, mod::kWarps>;
 
 // A tile of scores: its first positions, where load_row_sums put lse and delta of its rows, the
 // distance between the two, and whether the block mask says that nothing is hidden.

@@ -8,10 +8,11 @@
 
 namespace sm90 {
 
-// Through shared memory; a thread of the producer's warpgroup adds pieces when they are there.
+// Warpgroups write pieces of dq to shared memory, and a thread of the producer's warpgroup adds them
+// to the accumulator.
 struct DqThroughMemory {
     static constexpr bool kHasThread = true;
-    // accumulator: of the head. tile: of queries.
+    // accumulator: where the head's begins. tile: the tile of queries.
     static __device__ void give(const QueryPiece& piece, const QueryGradient& dq, unsigned step,
                                 float*, int) {
         piece.hand_over(dq, step);
@@ -31,7 +32,7 @@ struct DqInOrder : DqThroughMemory {
         add_pieces_in_order(attention, arguments, maps, shared, keys);
     }
 };
-// By atomics from registers, where a dense bias's gradient has the memory.
+// Atomics add dq from registers, where that memory is taken by the gradient of a dense bias.
 struct DqFromRegisters {
     static constexpr bool kHasThread = false;
     static __device__ void give(const QueryPiece& piece, const QueryGradient& dq, unsigned,

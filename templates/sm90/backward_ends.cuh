@@ -21,9 +21,8 @@ struct DenseEnds {
 };
 
 struct RaggedEnds {
-    // P and dS of what is behind an end are 0, but 0 times what is no number is none either: each
-    // warpgroup writes zeros over these rows of keys and values, and of queries and d_out, the same
-    // as the other.
+    // P and dS of rows behind an end are 0, but 0 times NaN or infinity is NaN. So each warpgroup
+    // overwrites these rows of keys, values, queries and d_out with zeros; both write the same.
     template <typename Consumer> static __device__ void clear_keys(const Consumer& consumer) {
         const KeyTile& keys = consumer.keys();
         const int left = keys.length(consumer.attention).keys() - keys.first_kv;
@@ -36,7 +35,7 @@ struct RaggedEnds {
         clear_rows<kValuePanels, kKeyPanel>(shared.base + kLayout.values, left, mod::kKeyTile);
         publish(consumer.warpgroup);
     }
-    // Of a tile of queries that has arrived.
+    // Called when a tile of queries has arrived.
     template <typename Consumer>
     static __device__ void clear_queries(const Consumer& consumer, int tile) {
         const int left =
@@ -53,8 +52,8 @@ struct RaggedEnds {
         publish(consumer.warpgroup);
     }
 
-    // Whether TMA stores what a warpgroup has of dk and dv, a box of 64 rows from first_row on;
-    // else each warp stores its own, where these have so many before them.
+    // Whether TMA may store a warpgroup's 64 rows of dk and dv, from first_row on; else each warp
+    // stores those of its rows that are inside.
     static __device__ bool stores_box(const AttentionArguments& attention, const KeyTile& keys,
                                       int first_row) {
         return first_row + 64 <= keys.end_row(attention);

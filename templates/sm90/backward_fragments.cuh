@@ -21,7 +21,7 @@ template <int kCount> __device__ inline void to_fragments(Fragments& to, const f
 
 // Which elements of a tile are visible to a thread: all, or a bit for each of its queries and two
 // keys.
-struct KeySight {
+struct BitsByKey {
     bool hides;
     unsigned visible[2];
 
@@ -32,7 +32,7 @@ struct KeySight {
 };
 // With long masks both keys share a word where the bits fit, so that one comparison says whether
 // anything is hidden.
-struct WordSight : KeySight {
+struct BitsInOneWord : BitsByKey {
     __device__ void show_all() { visible[0] = ~0u; }
     __device__ void pack() { visible[0] = (visible[0] & 0xffffu) | visible[1] << 16; }
     __device__ bool hides_any() const { return visible[0] != ~0u; }
@@ -40,22 +40,22 @@ struct WordSight : KeySight {
         return (visible[0] & 1u << (16 * key + query)) != 0;
     }
 };
-using Sight = Select<kLooksBetween && kQueries <= 16, WordSight, KeySight>;
+using VisibleBits = Select<kLooksBetween && kQueries <= 16, BitsInOneWord, BitsByKey>;
 
 // What is hidden becomes zero.
-__device__ inline void hide(Scores& scores, const Sight& sight) {
+__device__ inline void hide(Scores& scores, const VisibleBits& visible_bits) {
 #pragma unroll
     for (int key = 0; key < 2; ++key)
 #pragma unroll
         for (int j = 0; j < kQueries; ++j)
-            if (!sight.shows(key, j)) scores[accumulator(key, j)] = 0;
+            if (!visible_bits.shows(key, j)) scores[accumulator(key, j)] = 0;
 }
-__device__ inline void hide(Fragments& p, const Sight& sight) {
+__device__ inline void hide(Fragments& p, const VisibleBits& visible_bits) {
 #pragma unroll
     for (int j = 0; j < kQueries; ++j)
 #pragma unroll
         for (int key = 0; key < 2; ++key)
-            if (!sight.shows(key, j)) {
+            if (!visible_bits.shows(key, j)) {
                 const int word = accumulator(key, j) / 2;
                 p[word / 4][word % 4] &= j % 2 == 0 ? 0xffff0000u : 0x0000ffffu;
             }

@@ -34,7 +34,7 @@ struct KeepsHeads {
         return (keys.h_kv + 1) * group;
     }
 };
-// Where registers are short, the size of the group is found again in each turn,
+// Where registers are short, the size of the group is found again in each iteration,
 struct DividesAgain : KeepsHeads {
     static __device__ int end(const AttentionArguments& attention, const mod::Arguments&,
                               const KeyTile& keys, int) {

@@ -25,7 +25,7 @@ __device__ inline void prefetch_panels(const TensorMap& map, Corner from) {
         prefetch_box(map, from);
 }
 
-// Keys of a tile, and values.
+// Load the keys of a tile, and its values.
 __device__ inline void load_keys(const AttentionArguments& attention,
                                  const BackwardTensorMaps& maps, Shared shared, const KeyTile& keys,
                                  int slot) {
@@ -69,8 +69,8 @@ struct TilesOfPlaces {
 };
 using PersistentTiles = Select<mod::Layouts::kKeysAreRagged, TilesOfPlaces, EveryTile>;
 
-// Where the kernel is persistent, by a thread of its own: one tile of keys after another, told to
-// all.
+// Where the kernel is persistent, a thread of its own takes one tile of keys after another, loads
+// it, and tells all other threads which it is.
 __device__ inline void load_key_tiles(const KernelArguments& attention,
                                       const mod::Arguments& arguments,
                                       const BackwardTensorMaps& maps, Shared shared) {
@@ -113,8 +113,8 @@ struct LoadsAtOnce {
 };
 using EarlyKeys = Select<mod::Mask::kHasBlockMask, PrefetchesKeys, LoadsAtOnce>;
 
-// Keys and values of a block's only tile, by the thread that loads queries: keys ahead of the
-// first, values behind it.
+// Where a block has one tile of keys, the thread that loads queries loads keys before the first
+// queries and values after them.
 struct LoadsOwnKeys : EarlyKeys {
     static __device__ void load_ahead(const AttentionArguments& attention,
                                       const BackwardTensorMaps& maps, Shared shared,
@@ -129,7 +129,7 @@ struct LoadsOwnKeys : EarlyKeys {
     // All queries of a tile of keys are on their way.
     static __device__ void end_queries(const Shared&) {}
 };
-// Of a persistent kernel: by load_key_tiles().
+// A persistent kernel's are loaded by load_key_tiles().
 struct LeavesKeys {
     static __device__ void prefetch(const AttentionArguments&, const BackwardTensorMaps&,
                                     const KeyTile&) {}

@@ -23,13 +23,11 @@ constexpr int kSumWarps = 2;
 constexpr int kPanelAlignment = 1024;
 
 // Sums over diagonals of a grid: copies of them in a warp, and distances of each. A distance has a
-// sum for each way in which digits at so many places borrow.
+// sum for each way in which digits borrow at so many places.
 constexpr int kGridCopies = 4, kGridDistances = 128;
 // Queries and keys that are summed at once: digits begin at multiples.
 constexpr int kGridStep = 8;
-FLEXC_SHARED constexpr int grid_words(int borrows) {
-    return kGridCopies * kGridDistances << borrows;
-}
+FLEXC_SHARED constexpr int grid_words(int places) { return kGridCopies * kGridDistances << places; }
 
 FLEXC_SHARED constexpr int panels(int columns) {
     return (columns + kPanelColumns - 1) / kPanelColumns;
@@ -75,7 +73,7 @@ struct BackwardShape {
     }
     // Warps of the producer read dS.
     FLEXC_SHARED constexpr bool reads_tile() const { return sums_tile || adds_tiles(); }
-    // Where only MMAs read dS, warpgroups take turns at dq: each multiplies all of every second
+    // Where only MMAs read dS, warpgroups alternate at dq: each multiplies all of every second
     // tile's dq while the other computes scores, which keeps the tensor cores busy. Otherwise both
     // multiply a part of every tile's.
     FLEXC_SHARED constexpr bool alternates_dq() const {

@@ -21,7 +21,7 @@ class PlainP : public TileElements {
         exponentiate(scores, facts, attention_.scale * kLog2E);
     }
     // Of what compute() has packed, what is hidden becomes zero.
-    static __device__ void hide_packed(Fragments&, const Sight&) {}
+    static __device__ void hide_packed(Fragments&, const VisibleBits&) {}
     // The left operand of dv's product.
     static __device__ void pack_p(Fragments& p, const Scores& scores) { to_fragments(p, scores); }
 
@@ -98,7 +98,9 @@ class FoldedP : public TileElements {
                             const RowFacts& facts) const {
         fold<References>(scores, p, tile_query, facts, [&](int) { return first_query(); });
     }
-    static __device__ void hide_packed(Fragments& p, const Sight& sight) { hide(p, sight); }
+    static __device__ void hide_packed(Fragments& p, const VisibleBits& visible_bits) {
+        hide(p, visible_bits);
+    }
     static __device__ void pack_p(Fragments&, const Scores&) {}
 
   protected:

@@ -1,5 +1,5 @@
-// Finished pieces of dq from shared memory to its accumulator, by a thread of the producer's
-// warpgroup.
+// A thread of the producer's warpgroup adds finished pieces of dq, which are in shared memory, to
+// the accumulator in global memory.
 #pragma once
 
 #include "common/dependence.cuh"
@@ -12,8 +12,7 @@
 
 namespace sm90 {
 
-// A piece to its part of a tile of queries, which starts at `row_block`; instead of what is there,
-// or added to it.
+// Stores or adds a piece to its part of a tile of queries, whose first row block is `row_block`.
 __device__ inline void add_piece(float* row_block, Shared shared, int piece, bool stores) {
     constexpr int kRowBlockFloats = kRowBlock * mod::kHeadDim;
     float* const to = row_block + piece * (kRowBlocks == 2 ? kRowBlockFloats : kPieceBytes / 4);
@@ -24,7 +23,7 @@ __device__ inline void add_piece(float* row_block, Shared shared, int piece, boo
     end_additions();
 }
 
-// The pieces of a tile of queries, each when it is there.
+// Adds the pieces of a tile of queries, each as soon as it is finished.
 __device__ inline void add_tile(float* row_block, Shared shared, unsigned parity, bool stores) {
 #pragma unroll
     for (int piece = 0; piece < kPieces; ++piece) {
@@ -44,7 +43,7 @@ __device__ inline void add_tile(float* row_block, Shared shared, unsigned parity
 // Addresses are computed where they are needed, because registers are short.
 class TileSums {
   public:
-    // row_block: the tile's first, of all. seen: what peek() gave.
+    // row_block: the tile's first, counted over batch and heads. seen: what peek() gave.
     __device__ TileSums(const KernelArguments& attention, int row_block, int seen)
         : attention_(attention), row_block_(row_block),
           before_(seen == kRowBlockStored
@@ -77,7 +76,7 @@ class TileSums {
     int row_block_, before_;
 };
 
-// By the thread that has added all of a block's pieces.
+// The thread that has added all of a block's pieces calls this.
 __device__ inline void report_additions(const KernelArguments& attention, const KeyTile& keys) {
     if (attention.blocks_done != nullptr)
         release_semaphore(attention.blocks_done + keys.head(attention));

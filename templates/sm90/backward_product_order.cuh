@@ -8,7 +8,7 @@
 
 namespace sm90 {
 
-// Everyone waits for dS of a tile, or where warpgroups alternate, the one whose turn it is.
+// Everyone waits for dS of a tile, or where warpgroups alternate, the one that multiplies for dq.
 struct EveryoneMeets {
     static __device__ void meet(unsigned, bool) { meet_at_d_scores(); }
 };
@@ -28,7 +28,7 @@ struct MultipliesPieceOfDq {
         step.issue_dk();
         step.hand_over_second_half();
         step.hand_over_sums();
-        step.add_sums_in_turn();
+        step.add_sums_alternately();
         wait_for_wgmma<1>();
         step.finish_dq();
         step.look_ahead();
@@ -37,7 +37,7 @@ struct MultipliesPieceOfDq {
     }
 };
 
-// Where warpgroups alternate, the one whose turn it is not.
+// Where warpgroups alternate, the one that does not multiply for dq of this tile.
 struct LeavesDq {
     template <typename Step> static __device__ void multiply(const Step& step) {
         meet_at_d_scores(step.step, false);
@@ -50,8 +50,8 @@ struct LeavesDq {
     }
 };
 
-// The one whose turn it is multiplies all of dq: beside dk, or where that takes too many registers,
-// behind it.
+// The one that does multiplies all of dq: while dk's product runs, or where that takes too many
+// registers, after it.
 struct MultipliesDqBesideDk {
     template <typename Step> static __device__ void multiply(const Step& step) {
         step.issue_dk();
@@ -83,25 +83,26 @@ struct MultipliesDqBehindDk {
     }
 };
 
-using DqInTurn = Select<kOverlapsSums, MultipliesDqBesideDk, MultipliesDqBehindDk>;
+using MultipliesAllOfDq = Select<kOverlapsSums, MultipliesDqBesideDk, MultipliesDqBehindDk>;
 
-// The warpgroup asks whose turn it is when the tile's scores are done.
-struct AsksForTurn {
+// The warpgroup finds out which of them it is when the tile's scores are done.
+struct MultipliesDqIfOwner {
     template <typename Step> static __device__ void multiply(const Step& step) {
         if (step.takes_query_gradient())
-            DqInTurn::multiply(step);
+            MultipliesAllOfDq::multiply(step);
         else
             LeavesDq::multiply(step);
     }
 };
 
-// Whether the warpgroup multiplies for dq, as far as a copy of the step's code knows.
-enum class Turn { takes, leaves, unknown };
-// Where much is computed for each element, one copy has all turns.
-constexpr bool kAsksForTurn = mod::ScoreDerivative::kIsWrittenOnce && kAlternatesDq;
-template <Turn kTurn>
-using ProductOrder = Select<
-    !kAlternatesDq, MultipliesPieceOfDq,
-    Select<kTurn == Turn::takes, DqInTurn, Select<kTurn == Turn::leaves, LeavesDq, AsksForTurn>>>;
+// Which warpgroup multiplies for dq, where a copy of the step's code is for one of the two alone.
+enum class DqOwner { self, other, unknown };
+// Where much is computed for each element, one copy is for both.
+constexpr bool kFindsDqOwnerLate = mod::ScoreDerivative::kIsWrittenOnce && kAlternatesDq;
+template <DqOwner kOwner>
+using ProductOrder =
+    Select<!kAlternatesDq, MultipliesPieceOfDq,
+           Select<kOwner == DqOwner::self, MultipliesAllOfDq,
+                  Select<kOwner == DqOwner::other, LeavesDq, MultipliesDqIfOwner>>>;
 
 } // namespace sm90

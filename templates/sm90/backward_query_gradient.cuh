@@ -1,4 +1,4 @@
-// A warpgroup's piece of dq: its MMAs, and its way to those who add it to memory.
+// A warpgroup's piece of dq: the product dS K, and how it gets to the thread that adds it to memory.
 #pragma once
 
 #include "sm90/backward_layout.cuh"
@@ -11,7 +11,7 @@ namespace sm90 {
 using RowBlockGradient = float[kPieceColumns / 2];
 using QueryGradient = RowBlockGradient[kPieceRowBlocks];
 
-// A piece of dS K, over the tile's keys, or the first kCount of them.
+// Issues the MMAs of a piece of dS K over the tile's keys, or over the first kCount of them.
 template <int kCount = mod::kKeyTile, int kStep = 0>
 __device__ inline void issue_query_gradient(RowBlockGradient& dq, unsigned d_scores,
                                             unsigned keys) {
@@ -31,14 +31,14 @@ struct QueryPiece {
     const int warpgroup, warp, lane; // among the consumers, in the warpgroup, in the warp
     const unsigned keys = 0;         // words from the first slot of keys
 
-    // A piece of dq, of one warpgroup's keys.
+    // A piece of dq, summed over one warpgroup's keys.
     __device__ void multiply_keys_of(QueryGradient& dq, int stage, int which) const {
         const unsigned word = operand_word(shared.base, kQueryPanel);
         issue_query_gradient<64>(dq[0], word + d_scores_offset(stage) + which * (kQueryPanel >> 4),
                                  key_columns() + which * (64 * kRowBytes >> 4));
     }
 
-    // Of all keys.
+    // The same over all keys.
     __device__ void multiply_keys(QueryGradient& dq, int stage) const {
         constexpr unsigned kRowBlockStep = kRowBlock * kRowBytes >> 4;
         const unsigned first = operand_word(shared.base, kQueryPanel) + d_scores_offset(stage) +
@@ -54,7 +54,7 @@ struct QueryPiece {
             pin(dq[row_block]);
     }
 
-    // A piece of dq to the thread that adds it to memory.
+    // Writes a piece of dq to shared memory for the thread that adds it to the accumulator.
     __device__ void hand_over(const QueryGradient& dq, unsigned step) const {
         const int piece = kAlternatesDq ? 0 : warpgroup;
         const unsigned to =
@@ -72,7 +72,7 @@ struct QueryPiece {
         shared.piece_full(piece).arrive();
     }
 
-    // From registers, to the tile's part of dq's accumulator.
+    // Adds it to the accumulator from registers.
     __device__ void add(const QueryGradient& dq, float* to) const {
         constexpr int kOfWarpgroup =
             kRowBlocks == 2 ? kRowBlock * mod::kHeadDim : kPieceColumns / 8 * (kGroupBytes / 4);

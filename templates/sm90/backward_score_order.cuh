@@ -1,5 +1,5 @@
-// P and dS of a tile of queries: how a warpgroup comes from one to the next, and when, beside the
-// products that these wait for or that wait for them.
+// When a warpgroup computes P and dS of a tile of queries: after which of its products, and while
+// which others run.
 #pragma once
 
 #include "common/select.h"
@@ -8,7 +8,8 @@
 
 namespace sm90 {
 
-// The tile on its way. What threads compute is referred to, as by a lambda: held here, it spills.
+// A tile's state, by reference to variables of the caller: members of its own made several programs
+// spill.
 struct ScoreStep {
     const Shared& shared;
     const int warpgroup;
@@ -20,12 +21,12 @@ struct ScoreStep {
     Scores &scores, &d_scores;
     Fragments &p, &d_fragments;
     QuerySums& query_sums;
-    Sight& sight;
+    VisibleBits& visible_bits;
 
-    __device__ void look() const { sight = gradients.look_early(tile_query); }
+    __device__ void look() const { visible_bits = gradients.look_early(tile_query); }
     __device__ void compute_p() const {
         pin(scores);
-        gradients.compute_p(scores, p, tile_query, facts, sight);
+        gradients.compute_p(scores, p, tile_query, facts, visible_bits);
     }
     __device__ void pack_p() const { gradients.pack_p(p, scores); }
     __device__ void differentiate() const { gradients.differentiate(d_scores, scores, p, facts); }
@@ -45,7 +46,7 @@ struct ScoreStep {
     }
 };
 
-// What a mask hides is found under both products; or before dP's takes registers.
+// When the mask is evaluated: while both products run, or before dP's product takes registers.
 struct LooksUnderBothProducts {
     static __device__ void look_between(const ScoreStep&) {}
     static __device__ void look_under_both(const ScoreStep& step) { step.look(); }
@@ -56,7 +57,7 @@ struct LooksBetweenProducts {
 };
 using MaskOrder = Select<kLooksBetween, LooksBetweenProducts, LooksUnderBothProducts>;
 
-// dv has its part of the tile when dk's product is under way, or before dS is complete.
+// When the product of dv is waited for: while dk's product runs, or before dS is complete.
 struct FinishesDvLate {
     template <typename Step> static __device__ void finish_early(const Step&) {}
     template <typename Step> static __device__ void finish_late(const Step& step) {
@@ -71,7 +72,7 @@ struct FinishesDvEarly {
 };
 using DvOrder = Select<kFinishesDvEarly, FinishesDvEarly, FinishesDvLate>;
 
-// P while dP's product runs, dS while dv's does.
+// P is computed while dP's product runs, dS while dv's product runs.
 struct ComputesUnderProducts {
     static __device__ void before_dv(const ScoreStep& step) {
         wait_for_wgmma<1>();
@@ -103,7 +104,7 @@ struct DifferentiatesBeforeDv {
     }
 };
 
-// Both after both products.
+// P and dS are computed after both products.
 struct ComputesAtOnce {
     static __device__ void before_dv(const ScoreStep& step) {
         wait_for_wgmma<0>();

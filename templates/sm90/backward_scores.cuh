@@ -33,12 +33,12 @@ class GradientsOfP : public ComputedP {
 
     // Products become P; what is hidden becomes zero.
     __device__ void compute_p(Scores& scores, Fragments& p, int tile_query, const RowFacts& facts,
-                              Sight sight) const {
+                              VisibleBits visible_bits) const {
         compute(scores, p, tile_query, facts);
-        if (kSaves.looks_early ? sight.hides_any() : hides_any(tile_query)) {
-            if (!kSaves.looks_early) look(sight, tile_query);
-            hide(scores, sight);
-            hide_packed(p, sight);
+        if (kSaves.looks_early ? visible_bits.hides_any() : hides_any(tile_query)) {
+            if (!kSaves.looks_early) look(visible_bits, tile_query);
+            hide(scores, visible_bits);
+            hide_packed(p, visible_bits);
         }
     }
 

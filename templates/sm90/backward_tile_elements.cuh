@@ -100,12 +100,12 @@ class TileElements {
 
     // What of the tile is visible, found out while its MMAs are under way; where registers are
     // short then, later.
-    __device__ Sight look_early(int tile_query) const {
-        Sight sight;
-        sight.hides = kSaves.looks_early && hides_any(tile_query);
-        sight.show_all();
-        if (sight.hides) look(sight, tile_query);
-        return sight;
+    __device__ VisibleBits look_early(int tile_query) const {
+        VisibleBits visible_bits;
+        visible_bits.hides = kSaves.looks_early && hides_any(tile_query);
+        visible_bits.show_all();
+        if (visible_bits.hides) look(visible_bits, tile_query);
+        return visible_bits;
     }
 
     // The thread's keys, for any query: what reads by heads and keys name.
@@ -126,9 +126,9 @@ class TileElements {
         static_assert(kQueries <= 32, "one bit each");
         queries_.find(visible, tile_query, columns_, rows_.staged());
     }
-    __device__ void look(Sight& sight, int tile_query) const {
-        find(sight.visible, tile_query);
-        sight.pack();
+    __device__ void look(VisibleBits& visible_bits, int tile_query) const {
+        find(visible_bits.visible, tile_query);
+        visible_bits.pack();
     }
 
     // Every element with a fact of its query: visit(accumulator, side, fact).

@@ -16,9 +16,9 @@ struct DenseEnds {
     static __device__ void clear_values(const Consumer&, const SequenceLength&, int) {}
 };
 
-// Each warpgroup writes zeros for itself, of values the same as the others.
+// Each warpgroup overwrites such rows with zeros. All write the same to values, which they share.
 struct RaggedEnds {
-    // Of the warpgroup's queries, so that nothing of a request depends on what follows it.
+    // Queries: so that what a request gets does not depend on what follows it in memory.
     // first_row: of the warpgroup; `queries`: in shared memory.
     template <typename Consumer>
     static __device__ void clear_queries(const Consumer& consumer, const SequenceLength& length,
@@ -27,8 +27,7 @@ struct RaggedEnds {
             clear_rows<kPanels, kQueryPanel>(consumer.thread, queries,
                                              max(length.queries() - first_row, 0), 64);
     }
-    // Of a tile of values, before it is multiplied: weights behind the end are 0, but 0 times what
-    // is no number is none either.
+    // Values, before PV: P behind the end is 0, but 0 times NaN or infinity is NaN.
     template <typename Consumer>
     static __device__ void clear_values(const Consumer& consumer, const SequenceLength& length,
                                         int tile) {

@@ -1,6 +1,6 @@
 // Keys that all other warpgroups of a tile need and one does not. It lets them pass: it waits for
-// them, releases them, and passes its turn on. That is possible where nothing else is staged with
-// keys and values that it would have to release too.
+// them, releases them, and signals the next warpgroup. That is possible where nothing else is
+// staged with keys and values that it would have to release too.
 #pragma once
 
 #include "common/select.h"
@@ -55,13 +55,14 @@ struct SkipsShortTiles : NoSkips {
 #pragma unroll 1
         for (int next = task.begin; next < task.end; ++next) {
             pass_keys(consumer);
-            // MMAs that run under no softmax do not take turns.
-            if (!mod::ForwardSchedule::kOverlaps || next > task.begin) consumer.order.skip();
+            // Where MMAs run under no softmax, warpgroups need not wait for each other.
+            if (!mod::ForwardSchedule::kOverlaps || next > task.begin) consumer.ping_pong.skip();
         }
     }
 };
 
-// And with a band, only later rows of a tile may see the last keys of its range.
+// Skips besides, where there is a band, the last tiles of a range that only the other warpgroups'
+// rows see.
 struct SkipsHiddenKeys : SkipsShortTiles {
     template <typename Consumer>
     static __device__ int last_block(Consumer& consumer, const Task& task, const HeadPlace& place) {
@@ -70,7 +71,7 @@ struct SkipsHiddenKeys : SkipsShortTiles {
 #pragma unroll 1
         for (; last > task.begin && last * mod::kKeyStep > last_key; --last) {
             pass_keys(consumer);
-            consumer.order.skip();
+            consumer.ping_pong.skip();
         }
         return last;
     }
@@ -87,7 +88,7 @@ struct SkipsHiddenTiles : SkipsShortTiles {
             consumer.wait_for_key();
             if (consumer.key_block(last).index * mod::kKeyTile <= last_key) break;
             pass_keys(consumer);
-            consumer.order.skip();
+            consumer.ping_pong.skip();
         }
         return last;
     }

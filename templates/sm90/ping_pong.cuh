@@ -1,12 +1,12 @@
-// PingPong of the forward's warpgroups.
+// Ping-pong of the forward's warpgroups: one computes softmax while another multiplies.
 #pragma once
 
 #include "sm90/forward_layout.cuh"
 
 namespace sm90 {
 
-// Whose turn it is: a ring of named barriers, each with one warpgroup that waits and one that
-// arrives.
+// A ring of named barriers, one for each warpgroup. It waits at its own before what only one may do
+// at a time, and arrives at the next one's afterwards.
 struct PingPongOrder {
     int warpgroup;
 
@@ -14,17 +14,17 @@ struct PingPongOrder {
         if (mod::ForwardSchedule::kPingPong != mod::PingPong::none && index == kConsumers - 1)
             arrive(next(), 256);
     }
-    __device__ void take(mod::PingPong kind) const {
+    __device__ void wait(mod::PingPong kind) const {
         if (mod::ForwardSchedule::kPingPong == kind)
             synchronize(1 + warpgroup, 256); // barrier 0 is the block's
     }
-    __device__ void pass(mod::PingPong kind) const {
+    __device__ void signal(mod::PingPong kind) const {
         if (mod::ForwardSchedule::kPingPong == kind) arrive(next(), 256);
     }
     __device__ void skip() const {
         if constexpr (mod::ForwardSchedule::kPingPong != mod::PingPong::none) {
-            take(mod::ForwardSchedule::kPingPong);
-            pass(mod::ForwardSchedule::kPingPong);
+            wait(mod::ForwardSchedule::kPingPong);
+            signal(mod::ForwardSchedule::kPingPong);
         }
     }
 

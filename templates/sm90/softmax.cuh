@@ -126,15 +126,15 @@ class BoundedSoftmax : public SoftmaxRows {
     template <typename Rescale> __device__ void rescale_after(Rescale) const {}
 
     // What P of a row are relative to, as an exponent.
-    __device__ float level(int r, const Logits&) const { return max_log2[r][0]; }
+    __device__ float reference_exponent(int r, const Logits&) const { return max_log2[r][0]; }
     // Log-sum-exp of a row, natural, when `total` is the sum of all threads.
     __device__ float lse(int r, float total, const Logits& form) const {
-        const float at = level(r, form), more = log2_fast(total) + form.lse_shift();
+        const float at = reference_exponent(r, form), more = log2_fast(total) + form.lse_shift();
         return (at + more) * kLn2;
     }
     // Of a sink's weight, relative to what P of a row are.
     __device__ float exponent_of_sink(int r, float sink, const Logits& form) const {
-        return sink * kLog2E - level(r, form) - form.lse_shift();
+        return sink * kLog2E - reference_exponent(r, form) - form.lse_shift();
     }
     // Of a row, when `total` is the sum of all threads.
     __device__ bool saw_nothing(int, float total) const { return total == 0; }
@@ -153,14 +153,16 @@ class BoundedSoftmax : public SoftmaxRows {
 class OnlineMaximum : public SoftmaxRows {
   public:
     __device__ bool saw_nothing(int r, float) const { return !saw_something(r); }
-    __device__ float level(int r, const Logits& form) const { return form.exponent(maximum[r]); }
+    __device__ float reference_exponent(int r, const Logits& form) const {
+        return form.exponent(maximum[r]);
+    }
     __device__ float lse(int r, float total, const Logits& form) const {
-        const float at = level(r, form), more = log2_fast(total) + form.lse_shift();
+        const float at = reference_exponent(r, form), more = log2_fast(total) + form.lse_shift();
         if (fabsf(at) >= kLargeExponent) return more * kLn2 + form.natural(maximum[r]);
         return (at + more) * kLn2;
     }
     __device__ float exponent_of_sink(int r, float sink, const Logits& form) const {
-        const float at = level(r, form);
+        const float at = reference_exponent(r, form);
         if (fabsf(at) >= kLargeExponent)
             return form.exponent(form.logit(sink) - maximum[r]) - form.lse_shift();
         return sink * kLog2E - at - form.lse_shift();
@@ -313,14 +315,14 @@ class LateSoftmax : public SoftmaxRows {
 
     __device__ bool saw_nothing(int r, float) const { return !saw_something(r); }
     // The running maximum is an exponent here.
-    __device__ float level(int r, const Logits&) const { return maximum[r]; }
+    __device__ float reference_exponent(int r, const Logits&) const { return maximum[r]; }
     __device__ float lse(int r, float total, const Logits& form) const {
-        const float at = level(r, form), more = log2_fast(total) + form.lse_shift();
+        const float at = reference_exponent(r, form), more = log2_fast(total) + form.lse_shift();
         if (fabsf(at) >= kLargeExponent) return more * kLn2 + Logits::natural_of(at, kLn2);
         return (at + more) * kLn2;
     }
     __device__ float exponent_of_sink(int r, float sink, const Logits& form) const {
-        return sink * kLog2E - level(r, form) - form.lse_shift();
+        return sink * kLog2E - reference_exponent(r, form) - form.lse_shift();
     }
 
   private:

@@ -9,6 +9,7 @@
 #include <doctest/doctest.h>
 
 #include "common/exact_sum.h"
+#include "draws.h"
 
 namespace {
 
@@ -82,7 +83,7 @@ class Random {
   public:
     explicit Random(std::uint32_t seed) : engine_(seed) {}
     std::mt19937& engine() { return engine_; }
-    int below(int count) { return std::uniform_int_distribution<int>(0, count - 1)(engine_); }
+    int below(int count) { return test::draws_below(engine_)(count); }
     // Any float with an exponent of this range; 0 is denormal.
     float number(int lowest, int highest) {
         const auto exponent = static_cast<std::uint32_t>(lowest + below(highest - lowest + 1));

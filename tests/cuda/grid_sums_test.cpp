@@ -100,7 +100,7 @@ extern "C" void run(const sm90::KernelArguments* attention, const unsigned long 
 
 struct Grid {
     std::string text;
-    int borrows = 1;
+    int grid_places = 1;
     int offset_step = 8; // of positions
 };
 
@@ -116,7 +116,7 @@ int check(const Grid& grid, int head_dim, bool is_deterministic, std::mt19937& r
     REQUIRE(static_cast<std::size_t>(
                 passes::count_sums_by(*mod, passes::GradientSum::distance, {.sums_grids = true})) ==
             mod->gradients.size());
-    REQUIRE(static_cast<int>(mod->borrow_places.size()) == grid.borrows);
+    REQUIRE(static_cast<int>(mod->digit_places.size()) == grid.grid_places);
     CHECK(passes::is_grid_aligned(*mod) == (grid.offset_step == 8));
     const cuda::EmitOptions options{
         .dtype = DType::bf16, .head_dim = head_dim, .head_dim_v = head_dim};
@@ -126,17 +126,17 @@ int check(const Grid& grid, int head_dim, bool is_deterministic, std::mt19937& r
                                                         .head_dim = head_dim,
                                                         .head_dim_v = head_dim,
                                                         .has_score_mod = true,
-                                                        .borrows = grid.borrows,
+                                                        .grid_places = grid.grid_places,
                                                         .deterministic = is_deterministic})
                                           .front();
     REQUIRE(config.is_warp_specialized);
-    REQUIRE(config.borrows == grid.borrows);
+    REQUIRE(config.grid_places == grid.grid_places);
     plan::KernelConfig fold;
     fold.kind = plan::KernelKind::fold;
     fold.is_warp_specialized = true;
     fold.key_tile = kExpandedStep;
     fold.warps = kExpandedStep / 32;
-    fold.borrows = grid.borrows;
+    fold.grid_places = grid.grid_places;
     const test::HostModule sums(std::string(kSum), test::emitted(*mod, config, options)),
         folds(std::string(kFold), test::emitted(*mod, fold, options));
 
@@ -158,7 +158,7 @@ int check(const Grid& grid, int head_dim, bool is_deterministic, std::mt19937& r
         const auto count = static_cast<std::size_t>(expanded_length(attention.q_len, 0) +
                                                     expanded_length(attention.kv_len, 0));
         // Of whichever type, in floats.
-        std::vector<float> workspace((2 * count << grid.borrows) * sizeof(exact::Sum) / 4);
+        std::vector<float> workspace((2 * count << grid.grid_places) * sizeof(exact::Sum) / 4);
         attention.distance_sums = workspace.data();
 
         const int first_tile = below(5 - tiles), head = below(2);

@@ -13,6 +13,7 @@
 
 #include "common/arguments.h"
 #include "cuda/emitted.h"
+#include "draws.h"
 #include "front/compile_text.h"
 #include "host_module.h"
 #include "passes/pipeline.h"
@@ -109,7 +110,7 @@ TEST_CASE("a warp's lanes look up rows of a tile in pages for all") {
     const std::uint32_t seed = std::random_device{}();
     CAPTURE(seed);
     std::mt19937 random(seed);
-    const auto below = [&](int end) { return static_cast<int>(random() % unsigned(end)); };
+    const auto below = test::draws_below(random);
     struct Dims {
         int keys, values;
     };

@@ -211,14 +211,14 @@ TEST_CASE("a table is summed on chip where dS times a number of the head is its 
     CHECK(passes::gradient_sum(wide, wide.gradients[0]) == GradientSum::element);
 }
 
-TEST_CASE("grids are summed by distance and borrows") {
+TEST_CASE("gradients by differences of digits are summed by distance and by what digits borrow") {
     const auto places_of = [](const std::string& text, bool deterministic = false) {
         passes::PipelineOptions options;
         options.deterministic = deterministic;
         const passes::Mod mod = test::lowered(text, options);
         std::vector<std::int64_t> widths;
         if (!passes::sums_grids(mod)) return widths;
-        for (const passes::BorrowPlace& place : mod.borrow_places)
+        for (const passes::DigitPlace& place : mod.digit_places)
             widths.push_back(place.width);
         for (const passes::ReadGradient& gradient : mod.gradients)
             CHECK(passes::gradient_sum(mod, gradient, {.sums_grids = true}) ==

@@ -7,8 +7,8 @@
 // eight, so that elements on and below such a block's diagonal have one form, those above it one.
 // Its sums are added to the warp's in shared memory, of 128 distances around those of the tile,
 // eight neighbours together. Four lanes may have the same distances, and each of these has a copy
-// of its own; others take turns. From one tile to the next half of the distances pass, and go to
-// memory.
+// of its own; the others come one after another. From one tile to the next half of the distances
+// pass, and go to memory.
 #pragma once
 
 #include "sm90/backward_heads.cuh"
@@ -105,7 +105,7 @@ class GridSums {
         constexpr int kFirst = static_cast<int>(kPart);
         Sums sums{};
         sum_part<kPart>(block, sums);
-        add(Borrows::form_of(block.query, block.key + kFirst), block.number - kFirst, sums);
+        add(GridDigits::form_of(block.query, block.key + kFirst), block.number - kFirst, sums);
     }
 
     // Lanes with the same copy have other distances.
@@ -140,7 +140,7 @@ class GridSums {
     __device__ void flush_half(int first) const {
         const int distance = first + lane() % 16 * 4;
 #pragma unroll 1
-        for (int form = lane() / 16; form < kBorrowForms; form += 2) {
+        for (int form = lane() / 16; form < kGridForms; form += 2) {
             float sums[4] = {};
 #pragma unroll
             for (int copy = 0; copy < kGridCopies; ++copy) {

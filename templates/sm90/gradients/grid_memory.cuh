@@ -1,9 +1,9 @@
 // Where sums over parts of diagonals go to.
 #pragma once
 
-#include "sm90/borrows.cuh"
 #include "sm90/gradients/distance_sums.cuh"
 #include "sm90/gradients/sum.cuh"
+#include "sm90/grid_digits.cuh"
 
 namespace sm90 {
 
@@ -11,7 +11,7 @@ struct GridMemory {
     // Of a form and four distances that follow each other. head: over batch and heads.
     static __device__ void add(const KernelArguments& attention, int head, int form, int distance,
                                const float (&sums)[4]) {
-        const long long vector = static_cast<long long>(head) * kBorrowForms + form;
+        const long long vector = static_cast<long long>(head) * kGridForms + form;
         put(distance_sums(attention) + vector * distance_count(attention) +
                 padded(attention.kv_len) + distance,
             sums);

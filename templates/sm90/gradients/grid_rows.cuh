@@ -55,7 +55,7 @@ class GridRowSums {
 #pragma unroll
         for (int j = kKeys - 1; j >= 0; --j) {
             const int key = first_key + kKeys * lane() + j;
-            forms[j] = Borrows::key_form(key + static_cast<int>(attention.kv_offset));
+            forms[j] = GridDigits::key_form(key + static_cast<int>(attention.kv_offset));
             if (j + 1 < kKeys && forms[j] != forms[j + 1]) split = j + 1;
             takes[j] = takes_element(
                 0, key, [](const mod::At& at) { return mod::GridGradients::takes_key(at); });
@@ -115,7 +115,7 @@ class GridRowSums {
 
         __device__ Rows(const GridRowSums& sums, int first_query) {
             const int query = first_query + sums.lane();
-            form = Borrows::query_form(query + static_cast<int>(sums.attention_.q_offset));
+            form = GridDigits::query_form(query + static_cast<int>(sums.attention_.q_offset));
 #pragma unroll
             for (int place = 0; place < mod::GridGradients::kPlaces; ++place) {
                 forms[place] = __ballot_sync(kAll, (form >> place & 1) != 0);
@@ -296,7 +296,7 @@ class GridRowSums {
     __device__ void flush_step(int first) const {
         const int distance = first + lane() % 16 * 4;
 #pragma unroll 1
-        for (int form = lane() / 16; form < kBorrowForms; form += 2) {
+        for (int form = lane() / 16; form < kGridForms; form += 2) {
             const unsigned from = memory_ + 4 * (form * kDistances + (distance & (kDistances - 1)));
             float sums[4];
             load_shared(from, sums);

@@ -1,14 +1,15 @@
 // Sums over keys of a tile of queries, which are one gradient each.
 //
 // A warp sums over its own keys. Where there is memory for it, warps leave their sums there, and
-// the warpgroup whose turn it is adds one number for each query to the gradient: an eighth of the
-// additions, each of which is two of integers where sums are exact.
+// one of the warpgroups, alternately, adds one number for each query to the gradient: an
+// eighth of the additions, each of which is two of integers where sums are exact.
 //
-// One barrier serves all steps. Nobody arrives for a step before everyone has for the one before:
-// whose turn it is has met the others at dS by then, and the other warpgroup had the turn before,
-// when it waited for all. A slot is written again four steps later: one step after it was read, the
-// other warpgroup waits for those who have read it; two steps after, these wait for each other. By
-// the meetings at dS two slots would do, but tools see no order in them.
+// One barrier serves all steps. No warp arrives for a step before all have arrived for the one
+// before: the warpgroup that adds has waited for the others at the barrier of dS by then, and the
+// other one added at the step before, when it waited for all. A slot is written again four steps
+// later: one step after it was read, the other warpgroup waits for those that have read it; two
+// steps after, these wait for each other. With the barrier of dS two slots would be enough, but
+// racecheck does not see the order that it gives.
 #pragma once
 
 #include "common/place.cuh"

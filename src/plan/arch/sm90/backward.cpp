@@ -20,7 +20,7 @@ struct FusedTile {
     int bias_stages = 0;              // tiles of a dense bias in shared memory
     bool adds_bias_gradients = false; // tiles of its gradient there
     int table_words = 0;              // for sums of tables or grids, of each warp that finds them
-    int borrows = 0;                  // of grids
+    int grid_places = 0;              // of grids
     int saves_registers = 0;          // which of register_forms()
     int saving_forms = 0;             // that come after it
 
@@ -125,7 +125,7 @@ bool suits(const KernelRequest& request, const FusedTile& tile) {
     if (tile.query_tile == 2 * kRowBlock &&
         (request.head_dim > 64 || request.adds_elements || request.derivative_uses_score ||
          (request.is_large && writes_scores_once(request)) || request.sums_distances ||
-         request.sums_tables || request.borrows > 0 || request.sums_shifts))
+         request.sums_tables || request.grid_places > 0 || request.sums_shifts))
         return false;
     return accumulators <= kMostAccumulators && fits(request, shape_of(request, tile));
 }
@@ -155,10 +155,10 @@ std::optional<FusedTile> bias_tile_of(const KernelRequest& request) {
 // With as much memory for sums of grids or tables as there is room for; without, they are added one
 // by one.
 FusedTile with_tables(const KernelRequest& request, FusedTile tile) {
-    if (request.borrows > 0) {
+    if (request.grid_places > 0) {
         FusedTile of_grid = tile;
-        of_grid.borrows = request.borrows;
-        of_grid.table_words = ::sm90::grid_words(request.borrows);
+        of_grid.grid_places = request.grid_places;
+        of_grid.table_words = ::sm90::grid_words(request.grid_places);
         if (fits(request, shape_of(request, of_grid))) return of_grid;
     }
     if (!request.sums_tables) return tile;
@@ -248,7 +248,7 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
     config.adds_bias_gradients = tile.adds_bias_gradients;
     config.table_words = tile.table_words;
     config.sums_shifts = request.sums_shifts;
-    config.borrows = tile.borrows;
+    config.grid_places = tile.grid_places;
     config.saves_registers = tile.saves_registers;
     config.reports_additions = !shares && !tile.adds_bias_gradients;
     config.stores_dq_first = config.reports_additions && !request.deterministic;
@@ -268,7 +268,7 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
     // memory adds up elements.
     const bool adds_elements =
         (request.adds_elements ||
-         ((request.sums_tables || request.borrows > 0) && tile.table_words == 0)) &&
+         ((request.sums_tables || request.grid_places > 0) && tile.table_words == 0)) &&
         config.key_width == 0;
     // What spills little is as fast in a form that saves registers; what spills much, with smaller
     // tiles, or with the generic kernel where only a form without spills is better than that.
@@ -305,8 +305,8 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
     if (tile.adds_bias_gradients) config.reason += ", tiles of a dense bias's gradient";
     if (request.deterministic) config.reason += ", in the order of keys";
     if (request.sums_shifts) config.reason += ", gradients of shifted reads by tiles";
-    if (tile.borrows > 0)
-        config.reason += ", gradients of grids by distance and borrows in shared memory";
+    if (tile.grid_places > 0)
+        config.reason += ", gradients of grids by distance in shared memory";
     else if (tile.table_words > 0)
         config.reason += ", gradients of tables in shared memory";
     if (config.key_width != 0)
@@ -362,12 +362,12 @@ KernelConfig expand_kernel() {
     return config;
 }
 
-KernelConfig fold_kernel(int borrows) {
+KernelConfig fold_kernel(int grid_places) {
     KernelConfig config =
         helper(KernelKind::fold, "backward_fold_sm90.cu", "flexc_backward_fold_sm90",
                "gradients through values that use q_idx - kv_idx, from sums over diagonals");
     config.key_tile = kPaddedRows;
-    config.borrows = borrows;
+    config.grid_places = grid_places;
     return config;
 }
 

@@ -289,7 +289,7 @@ int polynomials(const KernelRequest& request, Reads reads) {
 }
 
 // Measured on an H200; without score mods with rests between loads. What is read for each element
-// is read in a warpgroup's turn.
+// is read while the other warpgroup waits.
 ForwardSchedule with_ping_pong(const KernelRequest& request, ForwardSchedule schedule,
                                Reads reads) {
     const bool wide = is_wide(request), narrow = schedule.consumers == 3;

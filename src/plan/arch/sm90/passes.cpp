@@ -126,14 +126,14 @@ PassPlan backward(const Program& program, const KernelConfig& main) {
     const bool deterministic = program.options().deterministic;
     const auto expanded = static_cast<int>(passes::distance_values(mod).size());
     const bool sums_distances =
-        passes::sums_by(mod, passes::GradientSum::distance, {.sums_grids = main.borrows > 0});
+        passes::sums_by(mod, passes::GradientSum::distance, {.sums_grids = main.grid_places > 0});
     PassPlan pass;
     pass.kernels = {delta_kernel(), main, convert_kernel(head_dim)};
     pass.main = 1;
     const bool has_sink = mod.sink != ir::kNoNode;
     if (has_sink) pass.kernels[0].reason += kBesideSink;
     if (main.key_width != 0) pass.key_offset_step = main.key_width;
-    if (main.borrows > 0 && passes::is_grid_aligned(mod))
+    if (main.grid_places > 0 && passes::is_grid_aligned(mod))
         pass.query_offset_step = pass.key_offset_step = ::sm90::kGridStep;
     pass.tiled_biases = tiled_biases(mod, main);
     pass.small_buffers = small_buffers(mod);
@@ -157,7 +157,8 @@ PassPlan backward(const Program& program, const KernelConfig& main) {
                                   .elements = padded_query_rows(program, 1, kRowBlock)});
     add_row_facts(program, pass);
     if (sums_distances)
-        region(Region::distance_sums, &Arguments::distance_sums, of_distances(1 << main.borrows),
+        region(Region::distance_sums, &Arguments::distance_sums,
+               of_distances(1 << main.grid_places),
                deterministic ? sizeof(exact::Sum) : sizeof(float));
     if (expanded > 0)
         region(Region::distance_values, &Arguments::distance_values, of_distances(expanded));
@@ -221,11 +222,11 @@ PassPlan backward(const Program& program, const KernelConfig& main) {
     if (main.reports_additions) convert.reads.push_back(Region::blocks_done);
     pass.steps.push_back(std::move(convert));
     if (sums_distances) {
-        Launch fold =
-            launch(pass.kernels.size(), fold_kernel(main.borrows), distance_blocks(kPaddedRows));
+        Launch fold = launch(pass.kernels.size(), fold_kernel(main.grid_places),
+                             distance_blocks(kPaddedRows));
         fold.reads = {Region::distance_sums};
         pass.steps.push_back(std::move(fold));
-        pass.kernels.push_back(fold_kernel(main.borrows));
+        pass.kernels.push_back(fold_kernel(main.grid_places));
     }
     add_rounding(program, pass);
     return pass;

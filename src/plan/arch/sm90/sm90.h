@@ -24,6 +24,6 @@ bool shares_keys_between_warpgroups(const KernelRequest& request);
 KernelConfig delta_kernel();
 KernelConfig convert_kernel(int head_dim);
 KernelConfig expand_kernel();
-KernelConfig fold_kernel(int borrows); // of digits, by which its sums are told apart
+KernelConfig fold_kernel(int grid_places); // as KernelConfig has them
 
 } // namespace flexc::plan::sm90

@@ -12,7 +12,7 @@
 
 namespace sm90 {
 
-constexpr int kBorrowForms = 1 << mod::GridGradients::kPlaces; // a bit for each place that borrows
+constexpr int kGridForms = 1 << mod::GridGradients::kPlaces; // a bit for each place that borrows
 
 // Whether digits begin at multiples of eight positions alone, and no element is left out.
 constexpr bool is_grid_aligned() {
@@ -28,7 +28,7 @@ constexpr bool kGridIsAligned = is_grid_aligned();
 constexpr int kGridShift = kGridIsAligned ? 0 : -1;
 
 // Of positions as the program sees them.
-struct Borrows {
+struct GridDigits {
     static __device__ int query_rest(int place, int query) {
         return rest(query + mod::GridGradients::query_offset(place),
                     mod::GridGradients::width(place));
@@ -88,9 +88,9 @@ __device__ inline bool is_of_form(const Entry& entry, const AttentionArguments& 
     const int query = entry.row + static_cast<int>(attention.q_offset),
               key = entry.key + static_cast<int>(attention.kv_offset);
     if constexpr (kGridIsAligned) {
-        return Borrows::form_of(query, key) == form;
+        return GridDigits::form_of(query, key) == form;
     } else {
-        if ((Borrows::query_form(query) ^ Borrows::key_form(key)) != form) return false;
+        if ((GridDigits::query_form(query) ^ GridDigits::key_form(key)) != form) return false;
         bool takes = true;
         entry.visit(attention, arguments, [&](const mod::At& at) {
             takes = mod::GridGradients::takes_query(at) && mod::GridGradients::takes_key(at);
@@ -107,7 +107,7 @@ __device__ inline void find_form(Entry& entry, const AttentionArguments& attenti
     while (!is_of_form(entry, attention, arguments, form)) {
         const int run = mod::GridGradients::kHasConditions
                             ? 1
-                            : Borrows::run_of(entry.row + query, entry.key + key);
+                            : GridDigits::run_of(entry.row + query, entry.key + key);
         if (entry.row + run >= attention.q_len || entry.key + run >= attention.kv_len) return;
         entry.row += run;
         entry.key += run;

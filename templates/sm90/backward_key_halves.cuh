@@ -9,23 +9,24 @@
 
 namespace sm90 {
 
-enum class Seen { both, own, other }; // warpgroups' keys
-template <Seen kWhich> struct SeenKeys {
-    static constexpr Seen kValue = kWhich;
+enum class KeyHalves { both, own, other }; // warpgroups' keys
+template <KeyHalves kWhich> struct ProductOver {
+    static constexpr KeyHalves kValue = kWhich;
     // dS K over these keys: the product for dq.
     static __device__ void multiply(const QueryPiece& piece, QueryGradient& dq, int stage, int) {
         piece.multiply_keys(dq, stage);
     }
 };
 template <>
-__device__ inline void SeenKeys<Seen::own>::multiply(const QueryPiece& piece, QueryGradient& dq,
-                                                     int stage, int warpgroup) {
+__device__ inline void ProductOver<KeyHalves::own>::multiply(const QueryPiece& piece,
+                                                             QueryGradient& dq, int stage,
+                                                             int warpgroup) {
     piece.multiply_keys_of(dq, stage, warpgroup);
 }
 
 // As far as the band says, of the keys of this warpgroup and of the other.
-__device__ inline Seen seen_of(const HeadPlace& place, const KeyTile& keys, int warpgroup,
-                               int tile) {
+__device__ inline KeyHalves key_halves_of(const HeadPlace& place, const KeyTile& keys,
+                                          int warpgroup, int tile) {
     const auto sees = [&](int which) {
         const int first = keys.first_kv + 64 * which;
         const Positions positions = place.queries_of(first, first + 63);
@@ -33,45 +34,45 @@ __device__ inline Seen seen_of(const HeadPlace& place, const KeyTile& keys, int 
                tile * mod::kQueryTile + mod::kQueryTile - 1 >= positions.first;
     };
     const bool own = sees(warpgroup), other = sees(1 - warpgroup);
-    return own == other ? Seen::both : own ? Seen::own : Seen::other;
+    return own == other ? KeyHalves::both : own ? KeyHalves::own : KeyHalves::other;
 }
 
 // Every tile is multiplied with all keys.
-struct SeesEveryKey {
+struct AllKeyHalves {
     // Of a tile that comes, and of one that is here.
     __device__ void look_ahead(const HeadPlace&, const KeyTile&, int, int) {}
     __device__ void look(const HeadPlace&, const KeyTile&, int, int) {}
-    // multiply(SeenKeys), or skip(), of the tile that look() was asked about.
+    // multiply(ProductOver), or skip(), of the tile that look() was asked about.
     template <typename Multiply, typename Skip>
     __device__ void visit(Multiply multiply, Skip) const {
-        multiply(SeenKeys<Seen::both>{});
+        multiply(ProductOver<KeyHalves::both>{});
     }
 };
 
 // Where a band hides all keys of one warpgroup from a tile of queries, that warpgroup skips dk and
 // dv, and dq is summed over the other's keys only.
-class SeesKeysInBand {
+class KeyHalvesInBand {
   public:
     // Found for the tile that comes, unless a block mask chooses it.
     __device__ void look_ahead(const HeadPlace& place, const KeyTile& keys, int warpgroup,
                                int tile) {
-        if (!mod::Mask::kHasBlockMask) seen_ = seen_of(place, keys, warpgroup, tile);
+        if (!mod::Mask::kHasBlockMask) halves_ = key_halves_of(place, keys, warpgroup, tile);
     }
     __device__ void look(const HeadPlace& place, const KeyTile& keys, int warpgroup, int tile) {
-        if (mod::Mask::kHasBlockMask) seen_ = seen_of(place, keys, warpgroup, tile);
+        if (mod::Mask::kHasBlockMask) halves_ = key_halves_of(place, keys, warpgroup, tile);
     }
     template <typename Multiply, typename Skip>
     __device__ void visit(Multiply multiply, Skip skip) const {
-        if (seen_ == Seen::other)
+        if (halves_ == KeyHalves::other)
             skip();
-        else if (seen_ == Seen::own)
-            multiply(SeenKeys<Seen::own>{});
+        else if (halves_ == KeyHalves::own)
+            multiply(ProductOver<KeyHalves::own>{});
         else
-            multiply(SeenKeys<Seen::both>{});
+            multiply(ProductOver<KeyHalves::both>{});
     }
 
   private:
-    Seen seen_ = Seen::both;
+    KeyHalves halves_ = KeyHalves::both;
 };
 
 // Not where gradients of buffers need the registers that this takes, or scores are written once.
@@ -79,6 +80,6 @@ constexpr bool kSkipsHidden = mod::Mask::kHasBand && !mod::ScoreDerivative::kIsW
                               kRowBlocks == 1 && !kSumsInTile && !kAddsBiasGradients &&
                               !kCopiesBiases && mod::kDScoresStages == 2 &&
                               (kHoldsQueryGradient || !mod::ReadGradients::kComeFromElements);
-using SeenTile = Select<kSkipsHidden, SeesKeysInBand, SeesEveryKey>;
+using KeyHalvesOfTile = Select<kSkipsHidden, KeyHalvesInBand, AllKeyHalves>;
 
 } // namespace sm90
