@@ -16,7 +16,7 @@ struct HeadValues {
           head(mod::at_head(arguments, launch, b, h, h_kv)) {}
 };
 
-// And which part of the other sequence its rows can see.
+// A head with what the mask shows: which part of the other sequence its rows may see.
 struct HeadPlace : HeadValues, VisibleBand {
     __device__ HeadPlace(const AttentionArguments& attention, const mod::Arguments& arguments,
                          int index)

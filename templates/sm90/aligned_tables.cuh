@@ -109,7 +109,7 @@ template <int kCount> class AlignedTables {
             visit(SourceOf<TableSource::inside>{});
     }
 
-    // Of the j-th column, in order; elements that are checked load by themselves.
+    // Loads the entries of the j-th column; columns come in order. Checked elements load their own.
     template <typename Source> __device__ void load(Source, int j) {
         if constexpr (Source::kSource == TableSource::checked) return;
         static_for<kCount>([&](auto table) {

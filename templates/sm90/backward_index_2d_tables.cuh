@@ -31,7 +31,7 @@ class Index2dTables {
     // False where something is outside its buffer, or not in whole pieces.
     __device__ bool is_inside() const { return mod::KeyIndex2d::kReadsAreLinear && is_inside_; }
 
-    // By the tile's rows: of as many queries of a lane as there are registers for.
+    // Values by rows of the 2-D key index, of as many of a lane's queries as registers can hold.
     static constexpr int kBands = mod::kQueryTile / 32;
     static constexpr int kRowValues = mod::KeyIndex2d::kRowReads * kIndex2dRows;
     static constexpr int kHeldBands = kBands * kRowValues <= 8 ? kBands : 0;

@@ -24,7 +24,7 @@ __device__ inline void ProductOver<KeyHalves::own>::multiply(const QueryPiece& p
     piece.multiply_keys_of(dq, stage, warpgroup);
 }
 
-// As far as the band says, of the keys of this warpgroup and of the other.
+// Whose keys a tile of queries may see, as far as the band says.
 __device__ inline KeyHalves key_halves_of(const HeadPlace& place, const KeyTile& keys,
                                           int warpgroup, int tile) {
     const auto sees = [&](int which) {
@@ -39,10 +39,10 @@ __device__ inline KeyHalves key_halves_of(const HeadPlace& place, const KeyTile&
 
 // Every tile is multiplied with all keys.
 struct AllKeyHalves {
-    // Of a tile that comes, and of one that is here.
+    // Look at the tile that comes next, and at the one that has arrived.
     __device__ void look_ahead(const HeadPlace&, const KeyTile&, int, int) {}
     __device__ void look(const HeadPlace&, const KeyTile&, int, int) {}
-    // multiply(ProductOver), or skip(), of the tile that look() was asked about.
+    // Calls multiply(ProductOver), or skip(), for the tile that look() was asked about.
     template <typename Multiply, typename Skip>
     __device__ void visit(Multiply multiply, Skip) const {
         multiply(ProductOver<KeyHalves::both>{});
@@ -75,7 +75,7 @@ class KeyHalvesInBand {
     KeyHalves halves_ = KeyHalves::both;
 };
 
-// Not where gradients of buffers need the registers that this takes, or scores are written once.
+// It takes registers that gradients of buffers may need, and copies of the main loop.
 constexpr bool kSkipsHidden = mod::Mask::kHasBand && !mod::ScoreDerivative::kIsWrittenOnce &&
                               kRowBlocks == 1 && !kSumsInTile && !kAddsBiasGradients &&
                               !kCopiesBiases && mod::kDScoresStages == 2 &&

@@ -7,7 +7,7 @@
 
 namespace sm90 {
 
-// And how long its batch entry is.
+// A tile of keys, and how long its batch entry is.
 struct KeyTile : KeyLengths {
     int b, h_kv, first_kv;
     int count; // of tiles that a block mask names for the first of the query heads

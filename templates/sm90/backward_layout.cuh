@@ -213,7 +213,7 @@ struct Shared {
     }
 
   private:
-    // Of tiles of keys.
+    // Barriers of a persistent kernel's tiles of keys.
     __device__ void initialise_for_next() const {
         keys(1).initialise(1);
         for (int i = 0; i < 2; ++i)

@@ -36,7 +36,7 @@ __device__ inline void write_rows(unsigned memory, Columns columns, const float 
     publish_shared();
 }
 
-// By one lane, what was written.
+// One lane stores, through TMA, what the warp has written to shared memory.
 template <int kPanelCount, int kPanelBytes>
 __device__ inline void store_rows(const TensorMap& map, Corner corner, unsigned memory) {
 #pragma unroll

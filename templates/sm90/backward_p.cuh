@@ -20,7 +20,7 @@ class PlainP : public TileElements {
     __device__ void compute(Scores& scores, Fragments&, int&, const RowFacts& facts) const {
         exponentiate(scores, facts, attention_.scale * kLog2E);
     }
-    // Of what compute() has packed, what is hidden becomes zero.
+    // Zeroes what is hidden of the P that compute() has packed.
     static __device__ void hide_packed(Fragments&, const VisibleBits&) {}
     // The left operand of dv's product.
     static __device__ void pack_p(Fragments& p, const Scores& scores) { to_fragments(p, scores); }
@@ -52,7 +52,7 @@ class PlainP : public TileElements {
     }
 };
 
-// Of modified scores.
+// P of modified scores.
 class ModifiedP : public PlainP {
   public:
     using PlainP::PlainP;
@@ -88,8 +88,8 @@ __device__ inline float p_of(float relative_score, float lse_log2) {
     return exp2_fast(fmaf(relative_score, kLog2E, -lse_log2));
 }
 
-// Of modified scores whose derivatives are multiplied into P at once: the products become both,
-// and P alone is packed.
+// P of modified scores, multiplied by their derivatives at once: accumulators hold the product of
+// both for dS, and P alone is packed for dv.
 class FoldedP : public TileElements {
   public:
     using TileElements::TileElements;

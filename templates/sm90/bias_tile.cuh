@@ -41,7 +41,7 @@ class BiasFragment {
         for (int pair = 0; pair < kPairs; pair += kPartPairs)
             load(rows, pair);
     }
-    // Of the pairs from this one on.
+    // Loads pairs of columns, from number `first` on.
     __device__ void load(unsigned rows, int first) {
         const int lane = static_cast<int>(threadIdx.x) % 32;
         if constexpr (kHasPairsOfHalves) {
@@ -60,7 +60,7 @@ class BiasFragment {
         }
     }
 
-    // Of the j-th column.
+    // The bias of the thread's j-th column.
     __device__ float at(int row, int j) const {
         if constexpr (!kHasPairsOfHalves) return floats_[row][j / 2][j % 2];
         const unsigned word = words_[row][j / 2];

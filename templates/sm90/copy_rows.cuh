@@ -7,7 +7,7 @@
 
 namespace sm90 {
 
-// By a warp, the first `rows` of 16 rows of kColumns that are in panels, swizzled.
+// A warp stores the first `rows` of 16 rows of kColumns, which lie in swizzled panels.
 template <int kColumns, int kPanelBytes>
 __device__ inline void copy_rows(const TensorArgument& tensor, int head, long long first_row,
                                  int rows, unsigned memory) {

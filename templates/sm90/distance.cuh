@@ -64,7 +64,7 @@ struct Entry {
     }
 };
 
-// Of a head.
+// Where a head's vector begins.
 __device__ inline float* distance_vector(const KernelArguments& attention, int head, int which) {
     const long long vector = static_cast<long long>(which) * vector_heads(attention) + head;
     return attention.distance_values + vector * distance_count(attention);

@@ -20,7 +20,7 @@ struct Parts {
         constexpr unsigned kUpper = 0xffff0000u;
         const unsigned bits = __float_as_uint(x);
         high = bits & kUpper;
-        // Of what was 16 bits in memory nothing is left, and of infinity nothing may be.
+        // A number that had 16 bits in memory leaves no rest; infinity must not leave NaN.
         const float rest = (bits & ~kUpper) == 0 ? 0 : x - __uint_as_float(high);
         middle = __float_as_uint(rest) & kUpper;
         low = __float_as_uint(rest - __uint_as_float(middle));

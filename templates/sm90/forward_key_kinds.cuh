@@ -93,7 +93,7 @@ class MultipliedKeyKinds : public KeyKindProducers {
                 static_cast<int>(word == 0 ? one : 0), static_cast<int>(word == 1 ? one : 0),
                 static_cast<int>(word == 2 ? one : 0), static_cast<int>(word == 3 ? one : 0));
         }
-        // Of no kind: a zero, as all columns of rows that are read are then.
+        // A key of no kind takes the zero that the columns of its operand are.
         store_shared_word(place_of_addend(keys, row),
                           kind < 0 ? 0 : 16 * kFirstFloatChunk + 4 * kind);
     }

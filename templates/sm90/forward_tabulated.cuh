@@ -72,7 +72,7 @@ class TabulatedTile {
             values.of_distance[i] = distance(i, r, j);
         return values;
     }
-    // Of the thread's j-th column, and of its row r.
+    // Values of the thread's j-th column; by distance, of that column and row r.
     __device__ float key(int i, int j) const {
         return j % 2 == 0 ? keys_[i][j / 2].first() : keys_[i][j / 2].second();
     }

@@ -27,7 +27,7 @@ constexpr bool kGridIsAligned = is_grid_aligned();
 // How much further a distance's sum is in memory than itself.
 constexpr int kGridShift = kGridIsAligned ? 0 : -1;
 
-// Of positions as the program sees them.
+// Digits of positions, which are as the program sees them.
 struct GridDigits {
     static __device__ int query_rest(int place, int query) {
         return rest(query + mod::GridGradients::query_offset(place),

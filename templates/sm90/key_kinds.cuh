@@ -30,13 +30,13 @@ struct NoKeyKinds {
     static constexpr bool kComeBeforeProducts = false;
     static __device__ void produce(const AttentionArguments&, const mod::Arguments&,
                                    const Shared&) {}
-    // By consumers, before the first MMAs of a tile of queries, in their stage.
+    // Consumers write columns for kinds behind a tile of queries, before its first MMAs.
     __device__ void store_queries(const mod::Arguments&, const HeadPlace&, const SequenceLength&,
                                   float, int, const Shared&, int, const ConsumerThread&) {}
     // What products of keys that are there are added to.
     __device__ void start(Scores&, const Shared&, const Position<Keys>&,
                           const ConsumerThread&) const {}
-    // The same under the exponentials of the keys before.
+    // The same for the next tile of keys, while exponentials of this one are computed.
     __device__ void start_next(Scores&, const Shared&, const Position<Keys>&, const ConsumerThread&,
                                bool) const {}
     // To products, before their keys' stage is released.

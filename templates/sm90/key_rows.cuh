@@ -44,7 +44,7 @@ class RowsInOrder {
                                 length.first_key_row() + tile * mod::kKeyTile + copier.row(0))),
           step_(KeyCopier::kStride * tensor.stride_s * static_cast<int>(sizeof(mod::Element))) {}
 
-    // Of the row that the thread has in a step.
+    // Where the row lies that the thread copies in a step.
     __device__ RowAddress at(int step, const KeyCopier&) const { return first_ + step * step_; }
 
   private:

@@ -35,7 +35,7 @@ class PartAddend {
 };
 class RowAddend : public PartAddend {
   public:
-    // Of the keys from first_key on.
+    // For a tile of keys that begins at first_key.
     __device__ void prepare(const ScoreElements& elements, const LogitUnits& units, int first_key) {
         elements.visit_column(first_key + elements.first_column(), [&](int r, const mod::At& at) {
             base_[r][0] = units.of_addend(mod::row_addend(at));

@@ -58,7 +58,7 @@ struct LogitForm {
     // added to rows.
     static constexpr bool kAreRelative =
         (kMultipliesIndex2dRows || kLineIsRelative) && !kAreBounded;
-    // As many parts of a tile's columns have offsets of their own, in each row.
+    // Into how many parts of a tile's columns each row is divided, each with an offset of its own.
     static constexpr int kOffsets = kCapped ? 1 : kBases;
     static constexpr __device__ int offset_of(int j) { return kOffsets == 1 ? 0 : base_of(j); }
 };

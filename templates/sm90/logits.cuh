@@ -9,7 +9,7 @@
 
 namespace sm90 {
 
-// Of scores that are not known but by the program that computes them.
+// Logits of scores that could not be taken apart: the program computes each.
 class ProgramLogits : public PlainLogits {
   public:
     __device__ ProgramLogits(const AttentionArguments& attention, const mod::Arguments& arguments,

@@ -47,7 +47,7 @@ class PlainLogits : public LogitForm, public LogitUnits {
     // -inf.
     __device__ void apply(Scores& scores, int first_key) { hide(scores, first_key); }
 
-    // Of part of a row's columns.
+    // What is added to a row's logits in one part of its columns.
     __device__ float offset(int, int) const { return 0; }
     // The running maximum of a row rises by so much, and is what logits are relative to.
     __device__ void lower(int, float, float) {}

@@ -60,7 +60,7 @@ template <int kRead> class ThreadShifts {
         low_ = bounded_distance(least_ - Read::kKeyStep * first_key);
         high_ = bounded_distance(most_ - Read::kKeyStep * first_key);
     }
-    // Of the thread's elements.
+    // Whether the indices of all of the thread's elements are inside.
     __device__ bool is_inside() const {
         return low_ <= lowest(0, kRowStep, 0, kLastColumn) &&
                highest(0, kRowStep, 0, kLastColumn) <= high_;
@@ -154,7 +154,7 @@ class ShiftedReads {
                          const HeadPlace& place, int first_row, int row, int column) {
         find<0>(reads_, attention, arguments, place, first_row, row, column);
     }
-    // Of a tile of keys, whose stage is full.
+    // Called when the stage of a tile of keys is full.
     __device__ void look(unsigned stage, int first_key) {
         bool inside = true, beyond = true;
         look<0>(reads_, stage, first_key, inside, beyond);

@@ -122,21 +122,21 @@ class BoundedSoftmax : public SoftmaxRows {
         if (is_first) fix_maximum(logits, form);
         exponentiate<kPause>(logits, form, logits[kScores - 1], between, take);
     }
-    // The same where they change by the last compute_p(), but need not before all of its P.
+    // Called after compute_p(), whose rise of the maximum it applies to earlier sums.
     template <typename Rescale> __device__ void rescale_after(Rescale) const {}
 
-    // What P of a row are relative to, as an exponent.
+    // The exponent, log2, that a row's P are relative to.
     __device__ float reference_exponent(int r, const Logits&) const { return max_log2[r][0]; }
     // Log-sum-exp of a row, natural, when `total` is the sum of all threads.
     __device__ float lse(int r, float total, const Logits& form) const {
         const float at = reference_exponent(r, form), more = log2_fast(total) + form.lse_shift();
         return (at + more) * kLn2;
     }
-    // Of a sink's weight, relative to what P of a row are.
+    // The exponent of a sink's weight, relative to the same.
     __device__ float exponent_of_sink(int r, float sink, const Logits& form) const {
         return sink * kLog2E - reference_exponent(r, form) - form.lse_shift();
     }
-    // Of a row, when `total` is the sum of all threads.
+    // Whether no key was visible to a row; `total` is its sum over all threads.
     __device__ bool saw_nothing(int, float total) const { return total == 0; }
 
   private:

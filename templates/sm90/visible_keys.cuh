@@ -54,7 +54,7 @@ class KeysInBand {
     int warp_row_, first_row_, first_column_; // of the warp, and of the thread in it and a tile
 
   private:
-    // Of a row, inside the mask's band and the keys' length.
+    // Bits of the keys of a row that are inside the mask's band and the keys' length.
     __device__ unsigned in_band(int r, int first_key) const {
         const int row = first_row_ + 8 * r, first = first_key + first_column_;
         const int last = place_.last_key_within(row, length_.keys() - 1);
@@ -62,7 +62,7 @@ class KeysInBand {
     }
 };
 
-// And inside of the mask's other parts.
+// The same, and shown by the other parts of the mask.
 class KeysInParts : public KeysInBand {
   public:
     using KeysInBand::KeysInBand;

@@ -28,7 +28,7 @@ struct KeepsForMask {
     static __device__ mod::Launch launch(const mod::Arguments&, const HeadPlace& place) {
         return place.launch;
     }
-    // Of the query that a lane looks from.
+    // Which of 32 queries a lane evaluates the mask for.
     static __device__ int query(int lane) { return lane; }
 };
 // or nothing, also from tile to tile, because registers are shortest with long masks.
@@ -121,7 +121,7 @@ class QueriesInBand : public QueriesInside {
     }
 };
 
-// And inside of the mask's other parts.
+// The same, and shown by the other parts of the mask.
 class QueriesInParts : public QueriesInBand {
   public:
     using QueriesInBand::QueriesInBand;

@@ -376,18 +376,18 @@ TEST_CASE("parts of a tile that show nothing are left out at both ends") {
         cpu::TileFunctions functions{};
         functions.look = look_for_range;
         cpu::Tile tile{};
-        const cpu::Sight sight =
+        const cpu::VisibleColumns found =
             cpu::look_at(functions, launch, {}, {{}, 0, 0}, {}, tile, {0, 10}, columns);
         const cpu::Range visible{std::max(columns.begin, shown.begin),
                                  std::min(columns.end, shown.end)};
-        CHECK(sight.columns.empty() == visible.empty());
+        CHECK(found.columns.empty() == visible.empty());
         if (visible.empty()) continue;
-        CHECK(sight.columns.begin <= visible.begin);
-        CHECK(visible.begin - sight.columns.begin < cpu::kMaskKeyTile);
-        CHECK(sight.columns.end >= visible.end);
-        CHECK(sight.columns.end - visible.end < cpu::kMaskKeyTile);
-        CHECK(sight.is_full ==
-              (sight.columns.begin == visible.begin && sight.columns.end == visible.end));
+        CHECK(found.columns.begin <= visible.begin);
+        CHECK(visible.begin - found.columns.begin < cpu::kMaskKeyTile);
+        CHECK(found.columns.end >= visible.end);
+        CHECK(found.columns.end - visible.end < cpu::kMaskKeyTile);
+        CHECK(found.is_full ==
+              (found.columns.begin == visible.begin && found.columns.end == visible.end));
     }
 }
 
@@ -412,9 +412,9 @@ TEST_CASE("heads that share looks look at each tile once") {
                 const cpu::Range rows{q, std::min(q + 64, kQueries)},
                     columns{kv, std::min(kv + 256, kKeys)};
                 cpu::Tile tile{};
-                const cpu::Sight sight =
+                const cpu::VisibleColumns visible =
                     cpu::look_at(functions, launch, {}, {{}, 0, 0}, looks, tile, rows, columns);
                 const bool is_visible = kv < 300 + q && 100 + q < columns.end;
-                CHECK(sight.columns.empty() == !is_visible);
+                CHECK(visible.columns.empty() == !is_visible);
             }
 }

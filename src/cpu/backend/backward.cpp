@@ -338,8 +338,9 @@ class Backward {
 
     // The columns of a pair of tiles that may be visible, from a multiple of the unit, which `tile`
     // is set to; none where it shows nothing.
-    Sight enter(const TileFunctions& functions, Tile& tile, const VisibleBand& band,
-                const VisibleTiles& tiles, std::int64_t query_tile, const Rows& keys) const {
+    VisibleColumns enter(const TileFunctions& functions, Tile& tile, const VisibleBand& band,
+                         const VisibleTiles& tiles, std::int64_t query_tile,
+                         const Rows& keys) const {
         const Range rows = rows_in(query_tile);
         const Range seen = band.columns_of(rows, in_.kv_len);
         const Range inside{std::max(keys.first, seen.begin / kColumnUnit * kColumnUnit),
@@ -347,12 +348,12 @@ class Backward {
         tile.q_begin = rows.begin + in_.q_offset;
         tile.q_row = rows.begin + launch_.q_row;
         tile.rows = rows.end - rows.begin;
-        const Sight sight =
+        const VisibleColumns visible =
             look_at(functions, launch_, band, tiles, looks_.of(keys.b), tile, rows, inside);
-        tile.kv_begin = sight.columns.begin + in_.kv_offset;
-        tile.kv_row = sight.columns.begin + launch_.kv_row;
-        tile.columns = sight.columns.end - sight.columns.begin;
-        return sight;
+        tile.kv_begin = visible.columns.begin + in_.kv_offset;
+        tile.kv_row = visible.columns.begin + launch_.kv_row;
+        tile.columns = visible.columns.end - visible.columns.begin;
+        return visible;
     }
 
     // `skipped`: columns of the keys before the tile's first.

@@ -256,14 +256,14 @@ class Forward {
         void block_step(Block& block) {
             const int kv_head = block.head / (in_.heads / in_.kv_heads);
             if (kv_head != std::exchange(kv_head_, kv_head)) has_keys_ = has_values_ = false;
-            std::array<Sight, kBlockRows> sights;
+            std::array<VisibleColumns, kBlockRows> visible_columns;
             Range columns{keys_.end, keys_.begin};
             for (int i = 0; i < block.heads; ++i) {
-                Sight& sight = sights[static_cast<std::size_t>(i)];
-                sight = i > 0 && all_.shape_.shares_looks ? sights[0] : look(block, i);
-                if (sight.columns.empty()) continue;
-                columns.begin = std::min(columns.begin, sight.columns.begin);
-                columns.end = std::max(columns.end, sight.columns.end);
+                VisibleColumns& visible = visible_columns[static_cast<std::size_t>(i)];
+                visible = i > 0 && all_.shape_.shares_looks ? visible_columns[0] : look(block, i);
+                if (visible.columns.empty()) continue;
+                columns.begin = std::min(columns.begin, visible.columns.begin);
+                columns.end = std::max(columns.end, visible.columns.end);
             }
             if (columns.empty()) return;
             const int dim = all_.shape_.head_dim;
@@ -283,7 +283,7 @@ class Forward {
                          scratch_.keys + columns.begin % kKeyTile, block.scores);
             }
             for (int i = 0; i < block.heads; ++i)
-                head_step(block, i, sights[static_cast<std::size_t>(i)], columns, width);
+                head_step(block, i, visible_columns[static_cast<std::size_t>(i)], columns, width);
             // Rows beyond the block's have no scores.
             for (std::int64_t row = block.rows(); row < rows; ++row)
                 std::fill_n(block.scores + row * kKeyTile, width, 0.0f);
@@ -355,7 +355,7 @@ class Forward {
             visit(memory, at - columns.begin);
         }
 
-        Sight look(const Block& block, int head) {
+        VisibleColumns look(const Block& block, int head) {
             Tile tile = tile_of(block, head);
             const VisibleBand band = visible_band(functions_, launch_, launch_.words, tile);
             const Range rows{block.query, block.query + block.queries};
@@ -376,20 +376,21 @@ class Forward {
         }
 
         // Probabilities of one head, and zeros in the product's other columns.
-        void head_step(Block& block, int head, const Sight& sight, Range columns, int width) {
+        void head_step(Block& block, int head, const VisibleColumns& visible, Range columns,
+                       int width) {
             Tile tile = tile_of(block, head);
-            if (sight.columns.empty()) {
+            if (visible.columns.empty()) {
                 for (std::int64_t row = 0; row < tile.rows; ++row)
                     std::fill_n(tile.scores + row * kKeyTile, width, 0.0f);
                 return;
             }
-            const std::int64_t before = sight.columns.begin - columns.begin;
-            const std::int64_t after = sight.columns.end - columns.begin;
+            const std::int64_t before = visible.columns.begin - columns.begin;
+            const std::int64_t after = visible.columns.end - columns.begin;
             float* const scores = tile.scores;
             tile.scores += before;
             load_key_rows();
-            move(tile, sight.columns);
-            const bool full = sight.is_full && functions_.forward_full != nullptr;
+            move(tile, visible.columns);
+            const bool full = visible.is_full && functions_.forward_full != nullptr;
             (full ? functions_.forward_full : functions_.forward)(launch_.words, &tile);
             for (std::int64_t row = 0; row < tile.rows; ++row) {
                 std::fill_n(scores + row * kKeyTile, before, 0.0f);

@@ -89,7 +89,7 @@ class VisibleTiles {
 };
 
 // The columns of a tile that have to be computed, and whether the mask leaves all of them whole.
-struct Sight {
+struct VisibleColumns {
     Range columns;
     bool is_full = false;
 };
@@ -109,10 +109,10 @@ inline void look(const TileFunctions& functions, const Launch& launch, Tile& til
 // nothing are left out, by the block mask, or else by a look, for which move(tile, columns) places
 // `tile`. It carries b, h, h_kv, its rows and whether its scores are moderate.
 template <typename Move>
-Sight look_at(const TileFunctions& functions, const Launch& launch, const VisibleBand& band,
-              const VisibleTiles& tiles, const SharedLooks& looks, Tile& tile, Range rows,
-              Range columns, const Move& move) {
-    Sight sight{{columns.end, columns.end}, true};
+VisibleColumns look_at(const TileFunctions& functions, const Launch& launch,
+                       const VisibleBand& band, const VisibleTiles& tiles, const SharedLooks& looks,
+                       Tile& tile, Range rows, Range columns, const Move& move) {
+    VisibleColumns visible{{columns.end, columns.end}, true};
     for (std::int64_t first = columns.begin, next = 0; first < columns.end; first = next) {
         next = std::min((first / kMaskKeyTile + 1) * kMaskKeyTile, columns.end);
         const Range part{first, next};
@@ -128,16 +128,16 @@ Sight look_at(const TileFunctions& functions, const Launch& launch, const Visibl
             if ((tile.seen & kSeenShown) == 0) continue;
             is_full = is_full || (tile.seen & kSeenMasked) == 0;
         }
-        const bool is_first = sight.columns.empty();
-        if (is_first) sight.columns.begin = first;
-        sight.is_full = sight.is_full && is_full && (is_first || sight.columns.end == first);
-        sight.columns.end = next;
+        const bool is_first = visible.columns.empty();
+        if (is_first) visible.columns.begin = first;
+        visible.is_full = visible.is_full && is_full && (is_first || visible.columns.end == first);
+        visible.columns.end = next;
     }
-    return sight;
+    return visible;
 }
-inline Sight look_at(const TileFunctions& functions, const Launch& launch, const VisibleBand& band,
-                     const VisibleTiles& tiles, const SharedLooks& looks, Tile& tile, Range rows,
-                     Range columns) {
+inline VisibleColumns look_at(const TileFunctions& functions, const Launch& launch,
+                              const VisibleBand& band, const VisibleTiles& tiles,
+                              const SharedLooks& looks, Tile& tile, Range rows, Range columns) {
     return look_at(functions, launch, band, tiles, looks, tile, rows, columns,
                    [&](Tile& moved, Range part) {
                        moved.kv_begin = part.begin + launch.arguments->kv_offset;

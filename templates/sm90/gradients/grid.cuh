@@ -136,7 +136,7 @@ class GridSums {
             if (half != distance - kHalf && half != distance) flush_half(half);
         distance_ = distance;
     }
-    // Of 64 distances.
+    // Adds the sums of 64 distances to memory.
     __device__ void flush_half(int first) const {
         const int distance = first + lane() % 16 * 4;
 #pragma unroll 1

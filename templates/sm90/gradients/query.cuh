@@ -42,7 +42,7 @@ __device__ inline void visit_warp_sums(float (&sums)[kQueries], Visit visit_sum)
     if constexpr (!kExchangesEarly) exchange<kQueries / 2, 16>(sums, lane);
     exchange<kQueries / 4, 8>(sums, lane);
     exchange<kQueries / 8, 4>(sums, lane);
-    // Of its queries, those that the lane has kept.
+    // The queries whose sums the lane ends up with.
     const auto bit = [lane](int which) { return (lane & which) != 0; };
     const int first = (bit(16) * 4 + bit(8) * 2 + bit(4)) * (kQueries / 8);
     const int odd = kQueries < 16 ? first % 2 : 0;
@@ -103,7 +103,7 @@ class GatheredSums {
     unsigned base_;
 };
 
-// Of a query head.
+// Sums of the gradients of one query head.
 struct QuerySummation {
     TileLength length;
     const mod::Arguments& arguments;
@@ -125,7 +125,7 @@ struct QuerySummation {
         });
         if constexpr (kGathers) shared.sums_full().arrive();
     }
-    // Of a warp whose keys see nothing of the tile.
+    // For a warp none of whose keys are seen by the tile: its sums are zero.
     __device__ void hand_over_nothing(unsigned step) const {
         if constexpr (kGathers) {
             visit_gradients([&](int gradient) {

@@ -14,7 +14,7 @@ struct GradientSums {
     HeadSums head;
     KeySums key;
 };
-// And in a tile of them.
+// What is summed for a tile of queries besides.
 struct TileGradients {
     GradientSums& registers;
     QuerySums& queries;

@@ -27,8 +27,8 @@ __device__ inline bool sees_anything(const AttentionArguments& attention,
     return *sm80::query_plane<float>(attention.lse, length, h).at(row, 0) != negative_infinity();
 }
 
-// Of the gradients of a row's modified scores, without what a sink takes. P have the sum 1
-// whatever is added to all of them: lse alone follows.
+// The sum of d loss / d modified score over a row, without what a sink takes: it is d_lse, since P
+// sum to 1 whatever is added to all scores of the row.
 __device__ inline float row_sum(const AttentionArguments& attention, const SequenceLength& length,
                                 int h, int row) {
     if (attention.d_lse.data == nullptr || !sees_anything(attention, length, h, row)) return 0;
