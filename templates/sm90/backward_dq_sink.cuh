@@ -8,8 +8,8 @@
 
 namespace sm90 {
 
-// Warpgroups write pieces of dq to shared memory, and a thread of the producer's warpgroup adds them
-// to the accumulator.
+// Warpgroups write pieces of dq to shared memory, and a thread of the producer's warpgroup adds
+// them to the accumulator.
 struct DqThroughMemory {
     static constexpr bool kHasThread = true;
     // accumulator: where the head's begins. tile: the tile of queries.

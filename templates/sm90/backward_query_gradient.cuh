@@ -1,4 +1,5 @@
-// A warpgroup's piece of dq: the product dS K, and how it gets to the thread that adds it to memory.
+// A warpgroup's piece of dq: the product dS K, and how it gets to the thread that adds it to
+// memory.
 #pragma once
 
 #include "sm90/backward_layout.cuh"

@@ -35,7 +35,8 @@ constexpr std::string_view kText = R"(
 #include "common/tile_range.cuh"
 using namespace sm90;
 extern "C" int count_expanded(const sm90::KernelArguments* attention) {
-    return vector_heads(*attention) * mod::TabulatedVectors::kByDistance * mod::TabulatedVectors::kDistanceCopies *
+    using Vectors = mod::TabulatedVectors;
+    return vector_heads(*attention) * Vectors::kByDistance * Vectors::kDistanceCopies *
            distance_count(*attention);
 }
 extern "C" void expand(const unsigned long long* words, const sm90::KernelArguments* attention) {

@@ -53,8 +53,10 @@ void expand_all(const sm90::KernelArguments& attention, int entries, Expand expa
 }
 extern "C" long long count_expanded(const sm90::KernelArguments* attention, bool keys) {
     const int heads = vector_heads(*attention);
-    return keys ? heads * mod::TabulatedVectors::kByKey * padded(attention->kv_len)
-                : heads * mod::TabulatedVectors::kByDistance * mod::TabulatedVectors::kDistanceCopies * distance_count(*attention);
+    using Vectors = mod::TabulatedVectors;
+    return keys ? heads * Vectors::kByKey * padded(attention->kv_len)
+                : heads * Vectors::kByDistance * Vectors::kDistanceCopies *
+                      distance_count(*attention);
 }
 extern "C" void expand(const unsigned long long* words, const sm90::KernelArguments* attention) {
     const mod::Arguments& arguments = *reinterpret_cast<const mod::Arguments*>(words);
@@ -73,7 +75,8 @@ void copy_tabulated(const sm90::KernelArguments& attention, int head, int first_
     for (int i = 0; i < mod::TabulatedVectors::kByKey; ++i, to += kTabulatedSlices.key_bytes)
         std::memcpy(to, key_vector(attention, at, i) + first_key, kTabulatedSlices.key_bytes);
     const int first = padded(attention.kv_len) + first_row - first_key - mod::kKeyTile;
-    for (int i = 0; i < mod::TabulatedVectors::kByDistance; ++i, to += kTabulatedSlices.distance_bytes)
+    for (int i = 0; i < mod::TabulatedVectors::kByDistance;
+         ++i, to += kTabulatedSlices.distance_bytes)
         for (int copy = 0; copy < 2; ++copy)
             std::memcpy(to + 4 * copy * kTabulatedSlices.twin,
                         distance_vector(attention, at, 2 * i + copy) + first,

@@ -53,6 +53,7 @@ extern "C" bool run(const unsigned long long* words, const KernelArguments* atte
     const HeadPlace place(*attention, arguments, head);
     const Shared shared{0};
     store_tile(kLayout.d_scores, mod::kQueryTile, mod::kKeyTile, d_scores);
+    constexpr int kWords = mod::TableGradients::kWords;
     bool is_clear = true;
     for (int warp = 0; warp < kSumWarps; ++warp) {
         if (sums_kinds<kMultipliesKinds>(*attention, arguments, place, shared, tile_query,
@@ -61,13 +62,13 @@ extern "C" bool run(const unsigned long long* words, const KernelArguments* atte
         run_warp([&](int) {
             const WarpPanel panel(shared, 0, tile_query, first_key, warp);
             const TableTile tile(*attention, arguments, place, panel,
-                                 shared.base + kLayout.tables + warp * 4 * mod::TableGradients::kWords);
+                                 shared.base + kLayout.tables + warp * 4 * kWords);
             const float largest = tile.largest();
             if (largest != 0) add_tables(tile, largest);
         });
-        for (int i = 0; i < mod::TableGradients::kWords; ++i)
-            is_clear = is_clear &&
-                       load_shared_word(kLayout.tables + 4 * (warp * mod::TableGradients::kWords + i)) == 0;
+        for (int i = 0; i < kWords; ++i)
+            is_clear =
+                is_clear && load_shared_word(kLayout.tables + 4 * (warp * kWords + i)) == 0;
     }
     return is_clear;
 }
