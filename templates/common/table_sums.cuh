@@ -92,7 +92,7 @@ class TableCopies {
     static constexpr int kParts = sizeof(mod::Element) == 4 ? 2 : 1;
     static constexpr int kPartBytes = 4 * mod::TableGradients::kWords, kBytes = kParts * kPartBytes;
 
-    // Of `count` entries, up to kTableWords; 0 for none.
+    // Of `count` entries, up to TableGradients::kWords; 0 for none.
     __device__ TableCopies(unsigned memory, int first, int count)
         : memory_(memory), first_(first), count_(count),
           shift_(count == 0 ? 0 : min(5, 31 - __clz(mod::TableGradients::kWords / count))) {}

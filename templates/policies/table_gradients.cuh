@@ -10,7 +10,7 @@ struct TableGradients {
     static constexpr bool kAreOfKinds = false; // it is one, by a kind of queries and one of keys
 };
 
-// Each of them; cuda/emit_table_gradients.h writes it.
+// Each of them; templates/README.md has its members.
 template <int kTable> struct TableGradient;
 
 } // namespace defaults
