@@ -10,7 +10,7 @@
 
 namespace flexc::cuda {
 
-// For Hopper's forward: of this read; kNoNode for none.
+// For a warp-specialized forward: of this read; kNoNode for none.
 std::string emit_dense_bias(const Layout& layout, ir::NodeId read);
 
 // For a warp-specialized backward: the read whose tiles are copied; kNoNode for none.
