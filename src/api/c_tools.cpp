@@ -102,7 +102,7 @@ flexc_status flexc_explain(const char* text, const char* stage,
         CompileCall compile;
         if (auto read = compile.read(text, options); !read) return read;
         auto explained = flexc::explain(text, stage, compile.options(),
-                                        text_or(arch, std::string(kDefaultArch)));
+                                        text_or(arch, std::string(flexc::kDefaultArch)));
         if (!explained) return explained.error();
         hand_out(explanation, std::move(*explained));
         return {};
