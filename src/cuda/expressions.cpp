@@ -207,6 +207,7 @@ std::vector<NodeId> Body::needs(NodeId id) const {
         }
         return parts;
     }
+    if (is_narrow_distance(id)) return layout_->node(node.operands[0]).operands;
     if (node.op != Op::sum) return node.operands;
     // The range, and what enters the term.
     std::vector<NodeId> outside = layout_->node(node.operands[0]).operands;
@@ -334,8 +335,23 @@ bool Body::is_plain(NodeId id) const {
            layout_->mod().ranges.of_node[node.operands[0]].low >= 0;
 }
 
+// The absolute value of the difference of two 32-bit numbers that 32 bits with a sign do not hold.
+bool Body::is_narrow_distance(NodeId id) const {
+    const ir::Node& node = layout_->node(id);
+    if (node.op != Op::iabs || layout_->type(id) != CType::wide) return false;
+    const NodeId difference = node.operands[0];
+    const auto is_narrow = [&](NodeId operand) { return layout_->type(operand) == CType::narrow; };
+    return layout_->node(difference).op == Op::isub && is_local(difference) &&
+           std::ranges::all_of(layout_->node(difference).operands, is_narrow);
+}
+
 std::string Body::operation(NodeId id) const {
     const ir::Node& node = layout_->node(id);
+    if (is_narrow_distance(id)) {
+        const std::vector<NodeId>& ends = layout_->node(node.operands[0]).operands;
+        return formatted("flexc_distance({}, {})", unbracketed(text(ends[0])),
+                         unbracketed(text(ends[1])));
+    }
     // Integer operands meet in one width: the result's, or for a comparison the wider operand's.
     CType integers = layout_->type(id);
     if (compares_integers(node.op)) {

@@ -153,6 +153,7 @@ class Body {
     std::string operation(ir::NodeId id) const;
     std::string reciprocal(ir::NodeId divisor) const;
     bool is_plain(ir::NodeId id) const;
+    bool is_narrow_distance(ir::NodeId id) const;
     std::string read(ir::NodeId id) const;
     const passes::StagedTable* staged_table(ir::NodeId read) const;
     std::string read_staged(const passes::StagedTable& table) const;

@@ -55,6 +55,10 @@ template <typename Int> __device__ inline Int flexc_shift_right(Int x, Int y) {
     return x >> (y < 0 || y >= kBits ? Int(kBits - 1) : y);
 }
 template <typename Int> __device__ inline Int flexc_abs(Int x) { return x < 0 ? -x : x; }
+// The absolute value of x - y, which has 33 bits.
+__device__ inline long long flexc_distance(int x, int y) {
+    return static_cast<long long>(__sad(x, y, 0u));
+}
 __device__ inline int flexc_sign(int x) { return (x > 0) - (x < 0); }
 __device__ inline long long flexc_sign(long long x) { return (x > 0) - (x < 0); }
 template <typename Int> __device__ inline Int flexc_min(Int x, Int y) { return x < y ? x : y; }

@@ -210,6 +210,17 @@ TEST_CASE("CUDA text of sin, cos and tan of any float is within 2, 2 and 4 ULP")
     MESSAGE("ULP of sin, cos, tan: ", worst[0], ", ", worst[1], ", ", worst[2]);
 }
 
+TEST_CASE("32-bit numbers are as far apart as wide ones") {
+    const test::HostModule module("#include \"common/mod_prelude.cuh\"\n"
+                                  "extern \"C\" long long distance(int x, int y) {\n"
+                                  "    return flexc_distance(x, y);\n}\n");
+    auto* const distance = module.function<long long(int, int)>("distance");
+    constexpr int kLeast = INT32_MIN, kMost = INT32_MAX;
+    for (const int x : {kLeast, kLeast + 1, -7, 0, 5, kMost})
+        for (const int y : {kLeast, -1, 0, 5, kMost - 1, kMost})
+            CHECK(distance(x, y) == std::abs(static_cast<long long>(x) - y));
+}
+
 TEST_CASE("the whole number of a square root needs no branch") {
     const test::HostModule module("#include \"common/mod_prelude.cuh\"\n"
                                   "extern \"C\" void both(float x, int* out) {\n"
