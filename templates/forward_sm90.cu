@@ -185,6 +185,7 @@ struct Consumer {
             key_kinds.start_next(scores, shared, key, thread, has_more);
             softmax.rescale_after(rescale);
         }
+        bias.finish(shared);
         wait_for_value();
         if constexpr (mod::Mask::kHasBlockMask) Ends::clear_values(*this, length, newest);
         issue_output(output, p, value_operand());
@@ -223,6 +224,7 @@ struct Consumer {
             issue_output(output, p, value_operand());
             finish_output(output, p);
         }
+        bias.finish(shared);
     }
 
     // One tile of queries. False after the last.

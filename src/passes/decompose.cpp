@@ -433,6 +433,17 @@ bool multiplies_by_one(const ir::Graph& graph, const ScoreParts& parts) {
     return multiplier.op == ir::Op::const_real && multiplier.real == 1;
 }
 
+bool starts_with_tables(const ir::Graph& graph, const ScoreParts& parts) {
+    const std::vector<StagedTable>& tables = parts.staged.tables;
+    return multiplies_by_one(graph, parts) && parts.cap == kNoNode && parts.bias_read == kNoNode &&
+           parts.row_addend == kNoNode && parts.slope == kNoNode && parts.key_addend == kNoNode &&
+           parts.distance_addend == kNoNode &&
+           std::ranges::all_of(tables,
+                               [](const StagedTable& table) { return table.entries != 0; }) &&
+           std::ranges::any_of(
+               tables, [](const StagedTable& table) { return table.split.parts.rest != kNoNode; });
+}
+
 bool are_products(const ir::Graph& graph, const ScoreParts& parts) {
     return multiplies_by_one(graph, parts) && parts.kinds.found() && parts.cap == kNoNode &&
            parts.row_addend == kNoNode && parts.key_addend == kNoNode &&

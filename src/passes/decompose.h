@@ -84,6 +84,9 @@ DecomposedMod decompose_score_with_shifts(const Mod& mod, std::size_t most = kMo
 // For kernels that multiply by kinds of keys; without kinds where those cannot: where something
 // else is added or read for each element.
 DecomposedMod decompose_score_with_kinds(const Mod& mod);
+// Whether products are added to what tables on chip have: an element adds nothing but what it
+// computes from these, an index among it, and slices have room whatever the tensors.
+bool starts_with_tables(const ir::Graph& graph, const ScoreParts& parts);
 // Nothing is multiplied with scores.
 bool multiplies_by_one(const ir::Graph& graph, const ScoreParts& parts);
 // And nothing is added but what comes with products.

@@ -94,6 +94,7 @@ struct KernelRequest {
     std::vector<std::int64_t> table_entries;
     std::vector<AlignedTile> aligned_tiles; // in which passes::aligned_tables() has all
     bool adds_tables_alone = false;         // then, and scores are not multiplied
+    bool starts_with_tables = false;        // products may be added to what others have
     int bias_bytes_with_tables = 0;         // of the dense bias, or of indices of these
     bool copies_table_indices = false;      // of indices
     bool computes_table_indices = false;    // for each element, beside sums of two numbers
@@ -125,6 +126,7 @@ struct WarpSpecializedForward {
     // Of each table that is kept on chip: those of a slice that is larger are read from memory.
     std::vector<int> table_words;
     bool aligns_tables = false;
+    bool starts_with_tables = false; // products may be added to what these have
     int key_step = 0; // from a tile's first key to the next one's: its last may be in both
     bool starts_at_highest = false; // keys come first where most is added to scores
     int shifted_reads = 0;          // whose tiles are copied

@@ -144,6 +144,9 @@ Program::Program(passes::Mod mod, CompileOptions options, Target target)
         [](const passes::StagedTable& table) { return table.split.parts.rest != ir::kNoNode; });
     forward_.tabulated_with_tables = passes::tabulated_values(decomposed_with_tables_);
     forward_.adds_tables_alone = adds_elements_alone(decomposed_with_aligned_tables_);
+    forward_.starts_with_tables =
+        !needs_block_mask_ &&
+        passes::starts_with_tables(decomposed_with_tables_.mod.program.graph, with_tables);
     const bool hides_by_band =
         mod_.band.exact || mod_.program.graph[mod_.mask].op == ir::Op::const_bool;
     forward_.aligned_tiles =

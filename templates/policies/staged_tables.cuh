@@ -18,6 +18,8 @@ struct StagedTables {
     template <typename At> static __device__ bool key_uses(const At&) { return true; }
     // What reads them may take int(log(x) * c) for a neighbour, and says so in *At::doubt.
     static constexpr bool kLogsAreGuessed = false;
+    // Products are added to mod::element_addend, which needs nothing else.
+    static constexpr bool kComeFirst = false;
 };
 
 // Each of them; templates/README.md has its members.

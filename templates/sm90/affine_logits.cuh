@@ -118,6 +118,7 @@ class BiasFirstLogits : public PlainLogits {
             if constexpr (kReadsBias) biases_.load(rows, part / 2);
 #pragma unroll
             for (int j = part; j < part + kPart; ++j) {
+                elements_.load_tabulated(j);
                 elements_.load_shifts(reach, j);
                 elements_.load_tables(source, j);
                 elements_.visit_element(first_key, j, [&](int r, const mod::At& at) {

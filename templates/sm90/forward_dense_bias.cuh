@@ -135,6 +135,8 @@ struct NoDenseBias {
     __device__ void load(Logits&, const Shared&, const ConsumerThread&) {}
     // After the logits.
     __device__ void leave(const Shared&) {}
+    // After the last block of keys.
+    __device__ void finish(const Shared&) {}
 };
 
 // Producers, barriers, and a consumer's place in the ring.
@@ -202,6 +204,57 @@ struct TablesAsBias : public NoDenseBias {
     static __device__ void release(const Shared&) {}
 };
 
+// What tables have, where it is found from tabulated values: these are kept until the next block's
+// are there, so that what is read after the last block are values too.
+class TabulatedTablesAsBias : public NoDenseBias {
+  public:
+    __device__ void start(Scores& scores, Logits& logits, const Shared& shared,
+                          const ConsumerThread& thread, int block) {
+        finish(shared);
+        await(shared, slot_);
+        read(scores, logits, shared, thread, slot_, block);
+        is_kept_ = true;
+    }
+    __device__ void await_next(const Shared& shared, bool has_more) {
+        if (has_more) await(shared, next());
+    }
+    __device__ void start_next(Scores& scores, Logits& logits, const Shared& shared,
+                               const ConsumerThread& thread, int block, bool has_more) {
+        read(scores, logits, shared, thread, has_more ? next() : slot_,
+             has_more ? block - 1 : block);
+        pin(scores);
+        if (has_more) release(shared);
+    }
+    __device__ void finish(const Shared& shared) {
+        if (is_kept_) release(shared);
+        is_kept_ = false;
+    }
+
+  private:
+    using Slot = Position<TabulatedRing>;
+
+    __device__ Slot next() const {
+        Slot slot = slot_;
+        slot.advance();
+        return slot;
+    }
+    static __device__ void await(const Shared& shared, const Slot& slot) {
+        shared.tabulated.full(slot.stage).wait(slot.parity);
+    }
+    static __device__ void read(Scores& scores, Logits& logits, const Shared& shared,
+                                const ConsumerThread& thread, const Slot& slot, int block) {
+        logits.find_tabulated(shared.tabulated.at(slot.stage), thread.first_row());
+        logits.start(scores, 0, block * mod::kKeyStep);
+    }
+    __device__ void release(const Shared& shared) {
+        shared.tabulated.empty(slot_.stage).arrive();
+        slot_.advance();
+    }
+
+    Slot slot_; // of the last block
+    bool is_kept_ = false;
+};
+
 // The bias is added to products, which something multiplies or adds to as well.
 class BiasAfterProducts : public StagedBias {
   public:
@@ -214,7 +267,8 @@ class BiasAfterProducts : public StagedBias {
 
 using DenseBias =
     Select<!kReadsBias,
-           Select<Logits::kStartsWithBias, BiasBeforeProducts<TablesAsBias>, NoDenseBias>,
+           Select<!Logits::kStartsWithBias, NoDenseBias,
+                  Select<kHasTabulated, TabulatedTablesAsBias, BiasBeforeProducts<TablesAsBias>>>,
            Select<Logits::kStartsWithBias, BiasBeforeProducts<StagedBias>, BiasAfterProducts>>;
 
 } // namespace sm90

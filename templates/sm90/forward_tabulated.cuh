@@ -6,6 +6,7 @@
 #include "sm90/distance.cuh"
 #include "sm90/element_pair.cuh"
 #include "sm90/forward_layout.cuh"
+#include "sm90/logit_form.cuh"
 #include "sm90/tma.cuh"
 
 namespace sm90 {
@@ -150,6 +151,16 @@ class StagedTabulatedValues : public NoTabulatedValues {
     Position<TabulatedRing> slot_;
 };
 
-using TabulatedValues = Select<kHasTabulated, StagedTabulatedValues, NoTabulatedValues>;
+// Consumers read them with what products are added to.
+class EarlyTabulatedValues : public StagedTabulatedValues {
+  public:
+    template <typename L> __device__ void find(L&, const Shared&, const ConsumerThread&) const {}
+    __device__ void release(const Shared&) {}
+};
+
+using TabulatedValues =
+    Select<kHasTabulated,
+           Select<LogitForm::kStartsWithBias, EarlyTabulatedValues, StagedTabulatedValues>,
+           NoTabulatedValues>;
 
 } // namespace sm90

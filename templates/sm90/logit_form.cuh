@@ -38,10 +38,15 @@ struct LogitForm {
     // of the other way round: that needs no score, and comes under the exponents of the keys
     // before. Which keys come next is known where no block mask says it.
     static constexpr bool kStartsWithTables =
-        mod::StagedTables::kAreAligned && !mod::Mask::kHasBlockMask;
+        (mod::StagedTables::kAreAligned || mod::StagedTables::kComeFirst) &&
+        !mod::Mask::kHasBlockMask;
+    // Of tabulated values, what an element's own addend is computed from is there as early.
+    static constexpr bool kTabulatedIsThere =
+        !kHasTabulated ||
+        (mod::StagedTables::kComeFirst && !kForm.has_key_addend && !kForm.has_distance_addend);
     static constexpr bool kStartsWithBias = kAffine && (kCopiesBiases || kStartsWithTables) &&
                                             kForm.multiplier_is_one && !kCapped && !kHasBase &&
-                                            !kForm.has_slope && !kHasTabulated;
+                                            !kForm.has_slope && kTabulatedIsThere;
     // Logits are exponents already.
     static constexpr bool kFactorIsOne = kAffine && kForm.are_exponents;
     // Less a number of the row, a slope's line takes one instruction for each element, and no

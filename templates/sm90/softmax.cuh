@@ -416,13 +416,11 @@ class LateSoftmax : public SoftmaxRows {
     __device__ float maximum_so_far(int r) const { return has_maximum(r) ? maximum[r] : 0; }
 };
 
-// Without a score mod, for what a 2-D key index, tables of a grid, kinds of keys or shifted reads
-// add, and where the keys with the largest addends come first, later blocks seldom have higher
-// maxima.
+// Without a score mod, for what a 2-D key index, tables, kinds of keys or shifted reads add, and
+// where the keys with the largest addends come first, later blocks seldom have higher maxima.
 constexpr bool kMaximaSeldomRise =
     (mod::KeyIndex2d::kWidth > 0) || !mod::kHasScoreMod || mod::ForwardSchedule::kStartsAtHighest ||
-    kForm.is_product ||
-    (Logits::kStartsWithBias && (mod::StagedTables::kAreAligned || kReadsShifts));
+    kForm.is_product || (Logits::kStartsWithBias && (Logits::kStartsWithTables || kReadsShifts));
 constexpr bool kLogitsAreExact = Logits::kFactorIsOne && !Logits::kHasOffset;
 using Softmax = Select<Logits::kAreBounded, BoundedSoftmax,
                        Select<kMaximaSeldomRise, LateSoftmax,

@@ -2,6 +2,7 @@
 // programs just outside of them, by Hopper's backward and by generic ones.
 #include <doctest/doctest.h>
 
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,11 @@ Case case_of(const Table& table, DType dtype, int head_dim) {
     one.integers["g"] = [](std::int64_t i) { return i * 7 % 11 % 5; };
     one.integers["k"] = [](std::int64_t i) { return i * 5 % 13 % 5; };
     one.integers["d"] = [](std::int64_t i) { return i * 31 % 97; };
+    // Some are further apart than 31 bits hold.
+    one.integers["stamps"] = [](std::int64_t i) {
+        constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+        return i % 37 == 5 ? kMost : i % 41 == 7 ? -kMost - 1 : i * 37 % 3001;
+    };
     one.integers["same"] = [](std::int64_t) { return 3; };
     one.reals["ts"] = [](std::int64_t i) { return static_cast<double>(i * 37 % 300); };
     return one;
@@ -152,6 +158,31 @@ std::vector<Table> kinds_and_buckets() {
         {"buffer t: f32[9000] grad\nscore_mod = score + t[(q_idx * 311 + kv_idx * 173) % 9000]"},
         {"buffer t: f32[N, M] grad\nscore_mod = score + t[q_idx // 3, kv_idx // 5]",
          {{"N", 100}, {"M", 70}}},
+    };
+}
+
+// Of indices that each element computes, where products are added to what is read, or that are
+// stored for pairs.
+std::vector<Table> element_indices() {
+    const std::string stamps = "buffer stamps: i32[B, 900]\n";
+    const std::string roots = "buffer t: f32[" + number(2 + below(60)) + ", H]\n" + stamps +
+                              "score_mod = score + t[min(int(sqrt(abs(stamps[b, q_idx] - "
+                              "stamps[b, kv_idx]))), " +
+                              number(below(60)) + "), h]";
+    const std::string pairs = "buffer t: f32[B, H, 64]\nbuffer d: i32[Q_LEN, KV_LEN]\n";
+    return {
+        {.text = roots + (below(2) == 0 ? "" : "\nmask_mod = q_idx + 60 >= kv_idx"),
+         .any_backward = true},
+        // Of two tables, one by indices that need no 64 bits.
+        {.text = "buffer t: f32[H, 40]\nbuffer u: f32[H, 33]\nbuffer k: i32[KV_LEN]\n" + stamps +
+                 "score_mod = score + where(kv_idx % 5 == 2, 0, t[h, min(abs(stamps[b, q_idx] - "
+                 "stamps[b, kv_idx]), 39)]) - u[h, clamp(k[q_idx % KV_LEN] - k[kv_idx], -16, 16) + "
+                 "16]\nmask_mod = q_idx + 60 >= kv_idx",
+         .any_backward = true},
+        {.text = pairs + "score_mod = score + t[b, h, d[q_idx, kv_idx]]", .any_backward = true},
+        {.text = pairs + "score_mod = score - " + number(1 + below(3)) +
+                 " * t[b, h, d[q_idx, kv_idx] // 2]\nmask_mod = q_idx >= kv_idx",
+         .any_backward = true},
     };
 }
 
@@ -387,6 +418,13 @@ TEST_CASE("tables: images of any width, and tokens before them, by tiles of keys
 
 TEST_CASE("tables: kinds, buckets and numbers of pairs" * doctest::skip()) {
     check(kinds_and_buckets());
+}
+
+TEST_CASE("tables: indices of elements" * doctest::skip()) {
+    constexpr int kHeadDims[] = {64, 128, 40, 96};
+    for (const Table& table : element_indices())
+        test::check_on_hopper(
+            case_of(table, below(2) == 0 ? DType::bf16 : DType::f16, kHeadDims[below(4)]));
 }
 
 TEST_CASE("tables: indices outside, several tables, other gradients beside them" *

@@ -76,6 +76,7 @@ extern "C" int run(const unsigned long long* words, const KernelArguments* atten
         };
         Scores scores;
         for (int i = 0; i < kScores; ++i) scores[i] = scores_of_warp[at(i)];
+        logits.find_tabulated(0, warp_row % mod::kQueryTile + lane / 4);
         if (Logits::kStartsWithBias) {
             Scores started;
             logits.start(started, 0, first_key);
@@ -83,7 +84,6 @@ extern "C" int run(const unsigned long long* words, const KernelArguments* atten
         }
         logits.look(first_key, false);
         logits.prepare(first_key);
-        logits.find_tabulated(0, warp_row % mod::kQueryTile + lane / 4);
         logits.apply(scores, first_key);
         for (int i = 0; i < kScores; ++i) scores_of_warp[at(i)] = logits.exponent(scores[i]);
         if (lane == 0)
@@ -206,6 +206,15 @@ TEST_CASE("logits of tables in shared memory are those of the mod") {
            "abs(ts[b, q_idx] - ts[b, kv_idx]) * 16, 0.5)) / 0.693147), -2, 20) + 2]",
            1,
            {0}},
+          random);
+    // Roots, by which products are added to what is read.
+    check({"buffer w: f32[64, H]\nbuffer ts: f32[B, 600]\nscore_mod = score + w[min(int(sqrt(abs("
+           "ts[b, q_idx] - ts[b, kv_idx]) * 300)), 63), h]\nmask_mod = q_idx >= kv_idx"},
+          random);
+    check({"buffer w: bf16[H, 30]\nbuffer n: i32[B, 600]\nbuffer u: f32[7]\nscore_mod = score - 2 "
+           "* w[h, min(abs(n[b, q_idx] * 9 - n[b, kv_idx] * 7), 29)] + where(kv_idx % 3 == 1, 0.5, "
+           "u[int(sqrt(abs(n[b, q_idx] - n[b, kv_idx]))) % 7])",
+           2},
           random);
     // A class token.
     check({"buffer t: f32[H, 64]\nscore_mod = score + t[h, where(q_idx == 0 or kv_idx == 0, 63, "

@@ -262,8 +262,10 @@ std::string emit_logit_functions(const Layout& layout, const plan::KernelConfig&
                            [&](Body& body) { provide_expanded(body, layout, parts); });
     // The threads that copy slices multiply few words in less time than consumers do elements.
     constexpr int kMostScaledWords = 2048;
+    const bool comes_first = passes::starts_with_tables(layout.mod().program.graph, parts);
     const bool scales_slices =
-        aligns && std::accumulate(table_words.begin(), table_words.end(), 0) <= kMostScaledWords &&
+        (aligns || comes_first) &&
+        std::accumulate(table_words.begin(), table_words.end(), 0) <= kMostScaledWords &&
         passes::scales_with_tables(layout.mod().program.graph, parts.staged, parts.element_addend);
     add_table_conditions(tables, layout, conditions, scales_slices);
     text += emit_shifted_reads(layout, parts.shifted);
@@ -317,6 +319,7 @@ std::string emit_logit_functions(const Layout& layout, const plan::KernelConfig&
         of_tables("exact_element_addend", TableReads::checked, false);
     }
     tables.constant("kLogsAreGuessed", has_guesses);
+    tables.constant("kComeFirst", !table_words.empty() && comes_first && !has_guesses);
     text += tables.text();
     text += emit_dense_bias(layout, parts.bias_read);
     text += emit_kinds(layout, parts.kinds);

@@ -263,10 +263,16 @@ bool starts_at_highest(const KernelRequest& request, Reads reads) {
            !request.is_ragged && !request.has_pages;
 }
 
-// Those of a 2-D key index, and of keys that come from the highest on, have another softmax.
+bool starts_with_tables(const KernelRequest& request, Reads reads) {
+    return reads == Reads::from_tables && request.starts_with_tables;
+}
+
+// Those of a 2-D key index, of keys that come from the highest on, and of products that are added
+// to tables have another softmax.
 bool may_take_polynomials(const KernelRequest& request, Reads reads) {
     return request.score_work.special_functions != 0 && reads != Reads::by_index_2d &&
-           reads != Reads::by_kinds && !starts_at_highest(request, reads);
+           reads != Reads::by_kinds && !starts_at_highest(request, reads) &&
+           !starts_with_tables(request, reads);
 }
 
 // Of eight columns, whose powers of two are polynomials: as many as spare the special function unit
@@ -297,11 +303,12 @@ ForwardSchedule with_ping_pong(const KernelRequest& request, ForwardSchedule sch
     const bool adds_to_products =
         starts_at_highest(request, reads) ||
         (reads == Reads::by_kinds && request.adds_kinds_alone) ||
-        (reads == Reads::from_aligned_tables && request.adds_tables_alone);
+        (reads == Reads::from_aligned_tables && request.adds_tables_alone) ||
+        starts_with_tables(request, reads);
     const bool has_own_terms = reads == Reads::by_kinds || reads == Reads::from_aligned_tables;
     const bool adds_terms =
         (has_own_terms ? tabulated_of(request, reads) : request.tabulated).any() && !narrow &&
-        !starts_at_highest(request, reads);
+        !adds_to_products;
     const bool has_score_mod = request.has_score_mod && !adds_to_products;
     const bool multiplies_little = !narrow && !has_score_mod && request.head_dim_v <= 64;
     schedule.ping_pong =
@@ -380,6 +387,7 @@ KernelConfig configured(const KernelRequest& request, const ForwardSchedule& sch
         config.specialized->table_words = table_words(request, schedule, reads)->of_tables;
         config.reason += ", tables in shared memory";
     }
+    config.specialized->starts_with_tables = starts_with_tables(request, reads);
     if (reads == Reads::from_aligned_tables) {
         config.specialized->aligns_tables = true;
         config.specialized->key_step = aligned_step(request, schedule);

@@ -103,7 +103,7 @@ PassPlan forward(const Program& program, const KernelConfig& main) {
     // A maximum of products is one of scores only when the scale is positive, and what is added to
     // products is divided by it.
     const bool divides = forward.sizes.multiplies_index_2d_rows || forward.sizes.adds_kinds() ||
-                         forward.aligns_tables;
+                         forward.aligns_tables || forward.starts_with_tables;
     pass.least_scale = divides ? 0x1p-20F : std::numeric_limits<float>::denorm_min();
     if (main.key_width != 0) pass.key_offset_step = main.key_width; // a row of the 2-D key index
     pass.small_buffers = small_buffers(program.mod());
