@@ -110,7 +110,7 @@ struct Consumer {
     __device__ void prepare_logits(Logits& logits, int first_key) {
         logits.prepare(first_key);
         tabulated.find(logits, shared, thread);
-        bias.load(logits, shared, thread);
+        bias.load(logits, shared, thread, first_key);
         index_2d_rows.load(logits, shared, thread);
     }
     // Adds it: products become logits.
@@ -177,7 +177,7 @@ struct Consumer {
                 finish_output(output, p);
                 // Asked early: the answer takes as long as several exponentials.
                 key_is_there = shared.keys.full(key.stage).is_complete(key.parity);
-                bias.await_next(shared, has_more);
+                bias.await_next(logits, shared, next, has_more);
             };
             softmax.compute_p<mod::ForwardSchedule::kRescalesAfter>(scores, logits, false, finish,
                                                                     rescale, packed_into(p));

@@ -108,14 +108,22 @@ std::vector<NodeId> shifted_roots(const std::vector<ShiftedRead>& reads) {
     return roots;
 }
 
-std::string emit_shifted_reads(const Layout& layout, const std::vector<ShiftedRead>& reads) {
+std::string emit_shifted_reads(const Layout& layout, const std::vector<ShiftedRead>& reads,
+                               NodeId addend) {
     if (reads.empty()) return "";
+    const std::vector<double> factors =
+        passes::factors_of_shifts(layout.mod().program.graph, reads, addend);
     Policy policy("ShiftedReads");
     policy.constant("kCount", static_cast<int>(reads.size()));
-    std::string text = policy.text() + "template <int kRead> struct ShiftedRead;\n";
+    policy.constant("kAreSum", !factors.empty());
+    std::string text = policy.text() + "template <int kRead> struct ShiftedRead;
+";
     for (std::size_t i = 0; i < reads.size(); ++i) {
         const ShiftedReadEmitter emitter(layout, reads[i]);
-        text += emitter.text(i, emitter.element());
+        const double factor = factors.empty() ? 1 : factors[i];
+        text += emitter.text(
+            i, formatted("    static constexpr float kFactor = {};\n", real_literal(factor)) +
+                   emitter.element());
     }
     return text + "\n";
 }

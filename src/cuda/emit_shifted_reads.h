@@ -14,8 +14,9 @@ namespace flexc::cuda {
 // What the functions below are computed from.
 std::vector<ir::NodeId> shifted_roots(const std::vector<passes::ShiftedRead>& reads);
 
-// Of those that the forward copies.
-std::string emit_shifted_reads(const Layout& layout, const std::vector<passes::ShiftedRead>& reads);
+// Of those that the forward copies. addend: what elements make of them.
+std::string emit_shifted_reads(const Layout& layout, const std::vector<passes::ShiftedRead>& reads,
+                               ir::NodeId addend);
 // Of those whose gradients a backward adds by tiles.
 std::string emit_shifted_gradients(const Layout& layout,
                                    const std::vector<passes::ReadGradient>& gradients,

@@ -36,6 +36,7 @@ struct ShiftedRead {
     ir::NodeId index = ir::kNoNode; // the last index without its clamp
     // What the clamp bounds it by; kNoNode: nothing. Beyond other ends are no elements.
     ir::NodeId least = ir::kNoNode, most = ir::kNoNode;
+    bool is_clamped() const { return least != ir::kNoNode || most != ir::kNoNode; }
 };
 
 // One read of a grad buffer, and d score_mod / d (what it read). In the term of a sum, both are for

@@ -1,6 +1,7 @@
 #include "passes/shifted_read.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <optional>
 #include <span>
@@ -132,11 +133,54 @@ std::optional<ShiftedRead> shifted_read(Mod& mod, NodeId id) {
     shifted.index = unclamped->index;
     shifted.least = unclamped->least;
     shifted.most = unclamped->most;
-    const bool is_clamped = shifted.least != kNoNode || shifted.most != kNoNode;
+    const bool is_clamped = shifted.is_clamped();
     // What a clamp gives is an element.
     if (is_clamped != along.is_clamped() || (is_clamped && !is_proven(mod, id, last))) return {};
     return shifted;
 }
+
+// A sum of multiples of reads.
+class ShiftedSum {
+  public:
+    ShiftedSum(const ir::Graph& graph, const std::vector<ShiftedRead>& reads)
+        : graph_(graph), reads_(reads), factors_(reads.size()) {}
+
+    const std::vector<double>& factors() const { return factors_; }
+    // Whether a node is one; adds it, `factor` times.
+    bool add(NodeId id, double factor) {
+        constexpr int kMostTerms = 64; // shared expressions are walked once for each use
+        if (++terms_ > kMostTerms) return false;
+        const auto read = std::ranges::find(reads_, id, &ShiftedRead::read);
+        if (read != reads_.end()) {
+            factors_[static_cast<std::size_t>(read - reads_.begin())] += factor;
+            return true;
+        }
+        const ir::Node& node = graph_[id];
+        switch (node.op) {
+        case Op::fadd: return add(node.operands[0], factor) && add(node.operands[1], factor);
+        case Op::fsub: return add(node.operands[0], factor) && add(node.operands[1], -factor);
+        case Op::fneg: return add(node.operands[0], -factor);
+        case Op::fmul:
+            for (const std::size_t side : {0u, 1u}) {
+                const ir::Node& multiple = graph_[node.operands[side]];
+                if (multiple.op == Op::const_real)
+                    return add(node.operands[1 - side], factor * multiple.real);
+            }
+            return false;
+        case Op::fdiv: {
+            const ir::Node& divisor = graph_[node.operands[1]];
+            return divisor.op == Op::const_real && add(node.operands[0], factor / divisor.real);
+        }
+        default: return false;
+        }
+    }
+
+  private:
+    const ir::Graph& graph_;
+    const std::vector<ShiftedRead>& reads_;
+    std::vector<double> factors_;
+    int terms_ = 0;
+};
 
 } // namespace
 
@@ -164,6 +208,16 @@ std::vector<ShiftedRead> stage_shifts(Mod& mod, const std::vector<NodeId>& roots
     find_facts(staged);
     mod = std::move(staged);
     return result;
+}
+
+std::vector<double> factors_of_shifts(const ir::Graph& graph, const std::vector<ShiftedRead>& reads,
+                                      NodeId addend) {
+    if (reads.empty() || addend == kNoNode) return {};
+    ShiftedSum sum(graph, reads);
+    const bool is_sum = sum.add(addend, 1) && std::ranges::all_of(sum.factors(), [](double factor) {
+                            return std::isfinite(static_cast<float>(factor));
+                        });
+    return is_sum ? sum.factors() : std::vector<double>{};
 }
 
 void find_shifted_gradients(Mod& mod) {

@@ -18,6 +18,10 @@ inline constexpr std::size_t kMostShiftedReads = 4;
 std::vector<ShiftedRead> stage_shifts(Mod& mod, const std::vector<ir::NodeId>& roots,
                                       std::size_t most = kMostShiftedReads);
 
+// Where an addend is a sum of constant multiples of these reads, the multiples; empty for others.
+std::vector<double> factors_of_shifts(const ir::Graph& graph, const std::vector<ShiftedRead>& reads,
+                                      ir::NodeId addend);
+
 // Fills ReadGradient::is_shifted, and Mod::shifted_reads where one is. From the mod's facts.
 void find_shifted_gradients(Mod& mod);
 

@@ -32,9 +32,10 @@ enum class KernelKind : std::uint8_t {
     round_gradients
 };
 
-// A tile of a shifted read: whether its lines are keys, and bytes of an element.
+// A tile of a shifted read: whether its lines are keys and its index is clamped, and bytes of an
+// element.
 struct ShiftedTile {
-    bool by_key = false;
+    bool by_key = false, is_clamped = false;
     int element_bytes = 0;
 };
 

@@ -5,6 +5,7 @@ namespace defaults {
 
 struct ShiftedReads {
     static constexpr int kCount = 0;
+    static constexpr bool kAreSum = false; // what is added is a sum of constant multiples of them
 };
 
 // Each of them.

@@ -129,10 +129,10 @@ struct NoDenseBias {
     __device__ void start(Scores&, Logits&, const Shared&, const ConsumerThread&, int) {}
     // Before the MMAs of the next block of keys, under the exponentials of this one: first the
     // wait, then, when logits are no longer needed in scores, the start.
-    __device__ void await_next(const Shared&, bool) {}
+    __device__ void await_next(Logits&, const Shared&, int, bool) {}
     __device__ void start_next(Scores&, Logits&, const Shared&, const ConsumerThread&, int, bool) {}
     // After the MMAs.
-    __device__ void load(Logits&, const Shared&, const ConsumerThread&) {}
+    __device__ void load(Logits&, const Shared&, const ConsumerThread&, int) {}
     // After the logits.
     __device__ void leave(const Shared&) {}
     // After the last block of keys.
@@ -182,7 +182,7 @@ template <typename Staged> class BiasBeforeProducts : public Staged {
         logits.start(scores, this->rows(shared, thread), block * mod::kKeyStep);
         this->release(shared);
     }
-    __device__ void await_next(const Shared& shared, bool has_more) {
+    __device__ void await_next(Logits&, const Shared& shared, int, bool has_more) {
         if (has_more) this->wait(shared);
     }
     // After the last block of keys comes nothing. What is read then does not matter, and a branch
@@ -258,7 +258,7 @@ class TabulatedTablesAsBias : public NoDenseBias {
 // The bias is added to products, which something multiplies or adds to as well.
 class BiasAfterProducts : public StagedBias {
   public:
-    __device__ void load(Logits& logits, const Shared& shared, const ConsumerThread& thread) {
+    __device__ void load(Logits& logits, const Shared& shared, const ConsumerThread& thread, int) {
         wait(shared);
         logits.load_biases(rows(shared, thread));
         release(shared);

@@ -20,8 +20,11 @@ constexpr bool kCopiesBiases = kReadsBias || kReadsShifts;
 constexpr bool kCopiesKeys = mod::kSizes.copies_keys;
 constexpr bool kHasCopiers = kCopiesBiases || kCopiesKeys; // beside the producer
 // Registers of a thread; together no more than the launch gave the block.
-constexpr int kProducerRegisters = kConsumers == 3 ? 32 : kHasCopiers ? 72 : 40;
-constexpr int kConsumerRegisters = kConsumers == 3 ? 160 : kHasCopiers ? 216 : 232;
+constexpr int kProducerRegisters = kConsumers == 3 ? 32 : kReadsShifts ? 88 : kHasCopiers ? 72 : 40;
+constexpr int kConsumerRegisters = kConsumers == 3 ? 160
+                                   : kReadsShifts  ? 208
+                                   : kHasCopiers   ? 216
+                                                   : 232;
 
 constexpr bool kPreparesEarly = kConsumers == 2 && mod::kHeadDimV <= 128;
 
@@ -43,6 +46,7 @@ using Queries = Stages<kLayout.queries.stages, kLayout.queries.bytes>;
 using Keys = Stages<kLayout.keys.stages, kLayout.keys.bytes>;
 using Values = Stages<kLayout.values.stages, kLayout.values.bytes>;
 using BiasRing = Stages<kLayout.biases.stages, kLayout.biases.bytes>;
+using ShiftedEndRing = Stages<kLayout.shifted_ends.stages, kLayout.shifted_ends.bytes>;
 using TabulatedRing = Stages<kLayout.tabulated.stages, kLayout.tabulated.bytes>;
 // What is added for rows of the 2-D key index, by row, then by query. Where tiles are single rows
 // it is an operand of products, see forward_index_2d.cuh, full and empty with its keys. Else
@@ -107,6 +111,7 @@ struct Shared {
     Keys keys;
     Values values;
     BiasRing biases;
+    ShiftedEndRing shifted_ends;
     TabulatedRing tabulated;
     Index2dRing index_2d_rows;
     TableRing tables;
@@ -122,6 +127,7 @@ struct Shared {
     __device__ explicit Shared(unsigned memory)
         : queries(at<Queries>(memory, kLayout.queries)), keys(at<Keys>(memory, kLayout.keys)),
           values(at<Values>(memory, kLayout.values)), biases(at<BiasRing>(memory, kLayout.biases)),
+          shifted_ends(at<ShiftedEndRing>(memory, kLayout.shifted_ends)),
           tabulated(at<TabulatedRing>(memory, kLayout.tabulated)),
           index_2d_rows(at<Index2dRing>(memory, kLayout.index_2d_rows)),
           tables(at<TableRing>(memory, kLayout.tables)),

@@ -13,6 +13,7 @@ struct ForwardSizes {
     int query_stages = 0, stages = 0; // of queries; of keys, values, and what comes with either
     int bias_bytes = 0;               // of an element of the dense bias; 0 where none is read
     int shifted_bytes = 0;            // of tiles of shifted reads
+    int shifted_end_bytes = 0;        // of the ends of their lines, where all are clamped
     int key_values = 0;               // tabulated for each key,
     int distance_values = 0;          // and for each distance q - kv
     int index_2d_rows = 0;            // of the 2-D key index in a tile, where they have addends
@@ -91,6 +92,9 @@ FLEXC_SHARED constexpr KindCopiesLayout kind_copies_layout(int key_tile, int kin
             KindCopiesLayout::kRows * row_bytes};
 }
 
+// A line of a shifted read that is beyond a clamp is one float.
+FLEXC_SHARED constexpr int shifted_end_bytes(int lines) { return 4 * lines; }
+
 // A ring of stages, each with a barrier that says when it is full and one for when it is empty.
 struct RingLayout {
     int stages = 0, bytes = 0; // of one stage
@@ -108,7 +112,7 @@ struct ForwardLayout {
     // its columns, which are the same memory, lay side by side: compute-sanitizer sees it so.
     static constexpr int kIndex2dReach = 1024;
 
-    RingLayout queries, keys, values, biases, tabulated, index_2d_rows, tables;
+    RingLayout queries, keys, values, biases, shifted_ends, tabulated, index_2d_rows, tables;
     RingLayout key_tasks;  // of those that copy keys
     int tasks = 0;         // one for each stage of queries
     int spare = 0;         // a word that is never read
@@ -177,7 +181,12 @@ FLEXC_SHARED constexpr ForwardLayout forward_layout(const ForwardSizes& sizes) {
     layout.keys = next.ring(
         sizes.stages, key_bytes + ForwardLayout::kind_panel(sizes.kind_columns, sizes.key_tile));
     layout.values = next.ring(sizes.stages, value_bytes);
-    layout.biases = next.ring(sizes.stages, bias.panels * bias.panel_bytes + sizes.shifted_bytes);
+    // Most tiles are beyond a clamp where there is one: stages of these are small.
+    constexpr int kEndStages = 4;
+    const bool has_ends = sizes.shifted_end_bytes != 0;
+    layout.biases = next.ring(has_ends ? 1 : sizes.stages,
+                              bias.panels * bias.panel_bytes + sizes.shifted_bytes);
+    layout.shifted_ends = next.ring(has_ends ? kEndStages : 0, sizes.shifted_end_bytes);
     layout.tabulated = next.ring(sizes.stages, sizes.key_values * slices.key_bytes +
                                                    sizes.distance_values * slices.distance_bytes);
     layout.index_2d_rows =

@@ -199,7 +199,8 @@ __device__ inline bool copy_shifts(const AttentionArguments& attention,
     }
 }
 
-// In the ring of dense biases, of which there is none beside them.
+// Tiles in the ring of dense biases, of which there is none beside them, and lines' ends in one of
+// their own.
 class StagedShifts : public NoDenseBias {
     static constexpr int kCopiers = kBiasThreads;
 
@@ -207,6 +208,7 @@ class StagedShifts : public NoDenseBias {
     static __device__ int producers(const ForwardTensorMaps&) { return kCopiers; }
     static __device__ void initialise(const Shared& shared, int producers) {
         shared.biases.initialise(producers, kConsumerThreads);
+        shared.shifted_ends.initialise(producers, kConsumerThreads);
     }
     static __device__ void produce(const AttentionArguments& attention,
                                    const mod::Arguments& arguments, const ForwardTensorMaps&,
@@ -215,14 +217,17 @@ class StagedShifts : public NoDenseBias {
         const int thread = static_cast<int>(threadIdx.x) - kFirst;
         if (thread < 0 || thread >= kCopiers) return;
         Position<BiasRing> slot;
+        Position<ShiftedEndRing> end_slot;
         visit_tasks(attention, arguments, shared, [&](const Task& task, const HeadPlace& place) {
 #pragma unroll 1
             for (int block = task.end - 1; block >= task.begin; --block) {
+                copy_ends(attention, arguments, place, task, shared, thread, block, end_slot);
+                if (block < task.begin) return;
+                const int first_key = block * mod::kKeyTile;
                 shared.biases.empty(slot.stage).wait(slot.parity ^ 1);
                 const Barrier full = shared.biases.full(slot.stage);
-                if (copy_shifts<kCopiers>(attention, arguments, place, task.first_row,
-                                          block * mod::kKeyTile, shared.biases.at(slot.stage),
-                                          thread)) {
+                if (copy_shifts<kCopiers>(attention, arguments, place, task.first_row, first_key,
+                                          shared.biases.at(slot.stage), thread)) {
                     wait_for_copies();
                     full.arrive();
                 } else {
@@ -234,34 +239,89 @@ class StagedShifts : public NoDenseBias {
     }
 
   protected:
-    __device__ void wait(const Shared& shared) const {
-        shared.biases.full(slot_.stage).wait(slot_.parity);
+    // For what the logits' next tile reads.
+    __device__ void wait(Logits& logits, const Shared& shared, int block) {
+        logits.look_at_shifts(block * mod::kKeyStep);
+        has_ends_ = kHasShiftedEnds && logits.shifts().reach() == Reach::beyond;
+        if (has_ends_)
+            shared.shifted_ends.full(end_slot_.stage).wait(end_slot_.parity);
+        else
+            shared.biases.full(slot_.stage).wait(slot_.parity);
     }
-    __device__ unsigned rows(const Shared& shared, const ConsumerThread&) const {
-        return shared.biases.at(slot_.stage);
+    __device__ unsigned stage(const Shared& shared) const {
+        return has_ends_ ? shared.shifted_ends.at(end_slot_.stage) : shared.biases.at(slot_.stage);
     }
     __device__ void release(const Shared& shared) {
-        shared.biases.empty(slot_.stage).arrive();
-        slot_.advance();
+        if (has_ends_) {
+            shared.shifted_ends.empty(end_slot_.stage).arrive();
+            end_slot_.advance();
+        } else {
+            shared.biases.empty(slot_.stage).arrive();
+            slot_.advance();
+        }
     }
 
   private:
+    // Of the tiles from this one on that have no elements; then it is the first other. What is
+    // known of ends takes no registers from those that copy tiles.
+    static __device__ void copy_ends(const AttentionArguments& attention,
+                                     const mod::Arguments& arguments, const HeadPlace& place,
+                                     const Task& task, const Shared& shared, int thread, int& block,
+                                     Position<ShiftedEndRing>& slot) {
+        if constexpr (kHasShiftedEnds) {
+            read_again(arguments);
+            const ShiftedEnds<kCopiers> ends(attention, arguments, place, task.first_row,
+                                             1 / attention.scale);
+#pragma unroll 1
+            for (; block >= task.begin && ends.are_beyond(block * mod::kKeyTile); --block) {
+                ends.copy(thread, block * mod::kKeyTile, shared.shifted_ends.at(slot.stage),
+                          [&] { shared.shifted_ends.empty(slot.stage).wait(slot.parity ^ 1); });
+                shared.shifted_ends.full(slot.stage).arrive();
+                slot.advance();
+            }
+        }
+    }
+
     Position<BiasRing> slot_;
+    Position<ShiftedEndRing> end_slot_;
+    bool has_ends_ = false;
+};
+
+// Products are added to what is read, which comes under the exponents of the keys before.
+class ShiftsBeforeProducts : public StagedShifts {
+  public:
+    __device__ void start(Scores& scores, Logits& logits, const Shared& shared,
+                          const ConsumerThread&, int block) {
+        wait(logits, shared, block);
+        logits.start(scores, stage(shared), block * mod::kKeyStep);
+        release(shared);
+    }
+    __device__ void await_next(Logits& logits, const Shared& shared, int block, bool has_more) {
+        if (has_more) wait(logits, shared, block - 1);
+    }
+    // After the last block of keys comes nothing, as with a dense bias.
+    __device__ void start_next(Scores& scores, Logits& logits, const Shared& shared,
+                               const ConsumerThread&, int block, bool has_more) {
+        logits.start(scores, has_more ? stage(shared) : shared.keys.at(0),
+                     (has_more ? block - 1 : block) * mod::kKeyStep);
+        pin(scores);
+        if (has_more) release(shared);
+    }
 };
 
 // What is read is added to products, from where it is.
 class ShiftsAfterProducts : public StagedShifts {
   public:
-    __device__ void load(Logits& logits, const Shared& shared, const ConsumerThread& thread) const {
-        wait(shared);
-        logits.find_shifts(rows(shared, thread));
+    __device__ void load(Logits& logits, const Shared& shared, const ConsumerThread&,
+                         int first_key) {
+        wait(logits, shared, first_key / mod::kKeyStep);
+        logits.use_shifts(stage(shared));
     }
     __device__ void leave(const Shared& shared) { release(shared); }
 };
 
 using Biases =
-    Select<kReadsShifts,
-           Select<Logits::kStartsWithBias, BiasBeforeProducts<StagedShifts>, ShiftsAfterProducts>,
+    Select<kReadsShifts, Select<Logits::kStartsWithBias, ShiftsBeforeProducts, ShiftsAfterProducts>,
            DenseBias>;
 
 } // namespace sm90

@@ -41,8 +41,9 @@ class PlainLogits : public LogitForm, public LogitUnits {
     __device__ void find_tabulated(unsigned slices, int row) {
         elements_.find_tabulated(slices, row);
     }
-    // Where tiles of shifted reads of these keys are, likewise.
-    __device__ void find_shifts(unsigned stage) { stage_of_shifts_ = stage; }
+    // What is copied of shifted reads of these keys: what it is, and where, likewise.
+    __device__ void look_at_shifts(int first_key) { elements_.look_at_shifts(first_key); }
+    __device__ void use_shifts(unsigned stage) { elements_.use_shifts(stage); }
     // Products become logits of the keys that look() was asked about; those that are hidden become
     // -inf.
     __device__ void apply(Scores& scores, int first_key) { hide(scores, first_key); }
@@ -65,7 +66,6 @@ class PlainLogits : public LogitForm, public LogitUnits {
 
     const AttentionArguments& attention_;
     ScoreElements elements_;
-    unsigned stage_of_shifts_ = 0;
 
   private:
     VisibleKeys keys_;

@@ -48,10 +48,9 @@ class ScoreElements {
         shifts_.find(attention, arguments_, place_, first_row - row_of_tile, row_of_tile,
                      first_column_);
     }
-    // stage: where tiles of shifted reads of these keys are in shared memory.
-    __device__ void look_at_shifts(unsigned stage, int first_key) {
-        shifts_.look(stage, first_key);
-    }
+    __device__ void look_at_shifts(int first_key) { shifts_.look(first_key); }
+    // stage: where what is copied of shifted reads of these keys is in shared memory.
+    __device__ void use_shifts(unsigned stage) { shifts_.use(stage); }
     // visit(source, reach): from where elements of the tile read.
     template <typename Visit> __device__ void with_sources(Visit visit) {
         tables_.with_source(
@@ -67,6 +66,7 @@ class ScoreElements {
         if (kHasTabulated && j % 2 == 0) tabulated_.load(j / 2);
     }
 
+    __device__ void start_with_ends(Scores& scores) { shifts_.start_with_ends(scores); }
     template <typename R> __device__ void load_shifts(R reach, int j) { shifts_.load(reach, j); }
     template <typename Source> __device__ void load_tables(Source source, int j) {
         tables_.load(source, j);

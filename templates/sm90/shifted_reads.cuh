@@ -3,7 +3,8 @@
 #pragma once
 
 #include "common/select.h"
-#include "sm90/shifted_tile.cuh"
+#include "sm90/fragment.cuh"
+#include "sm90/shifted_ends.cuh"
 
 namespace sm90 {
 
@@ -17,10 +18,13 @@ template <Reach kValue> struct ReachOf {
 struct NoShiftedReads {
     __device__ void find(const AttentionArguments&, const mod::Arguments&, const HeadPlace&, int,
                          int, int) {}
-    __device__ void look(unsigned, int) {}
+    __device__ void look(int) {}
+    __device__ void use(unsigned) {}
     template <typename Visit> __device__ void with_reach(Visit visit) const {
         visit(ReachOf<Reach::inside>{});
     }
+    __device__ bool sums_ends() const { return false; }
+    __device__ void start_with_ends(Scores&) {}
     template <typename R> __device__ void load(R, int) {}
     __device__ const float* of_row(int) const { return nullptr; }
 };
@@ -47,20 +51,22 @@ template <int kRead> class ThreadShifts {
         const ShiftedHead<kRead> head(attention, arguments, place);
         row_ = row;
         column_ = column;
+        end_ = Tile::end_offset() + shifted_end_bytes(kByKey ? column : row);
         pitch_ = head.pitch();
         place_ = Tile::place_of(kByKey ? row : column);
         origin_ = head.origin() + (kByKey ? column : row) * pitch_;
         const long long index =
             head.index + Read::kQueryStep * (first_row + row) + Read::kKeyStep * column;
-        least_ = head.least - index;
-        most_ = head.most - index;
+        least_ = bounded_distance(head.least - index);
+        most_ = bounded_distance(head.most - index);
     }
-    __device__ void look(unsigned stage, int first_key) {
-        lines_ = stage + origin_;
-        low_ = bounded_distance(least_ - Read::kKeyStep * first_key);
-        high_ = bounded_distance(most_ - Read::kKeyStep * first_key);
+    __device__ void look(int first_key) {
+        low_ = least_ - Read::kKeyStep * first_key;
+        high_ = most_ - Read::kKeyStep * first_key;
     }
-    // Whether the indices of all of the thread's elements are inside.
+    // stage: where the tile, or its lines' ends, are in shared memory.
+    __device__ void use(unsigned stage) { stage_ = stage; }
+    // Of the thread's elements.
     __device__ bool is_inside() const {
         return low_ <= lowest(0, kRowStep, 0, kLastColumn) &&
                highest(0, kRowStep, 0, kLastColumn) <= high_;
@@ -70,23 +76,28 @@ template <int kRead> class ThreadShifts {
         return (Read::kHasLeast && highest_of_tile() < low_) ||
                (Read::kHasMost && lowest_of_tile() > high_);
     }
-    // Where no two columns of a line differ.
-    __device__ void load_ends(float (&values)[2]) const {
-        if constexpr (!kByKey) {
-            values[0] = element(lines_ + end_place() * kBytes);
-            values[1] = element(lines_ + kRowStep * pitch_ + end_place() * kBytes);
+    // Where no two elements of a line differ: of the rows, or of the columns j and j + 1.
+    __device__ void load_ends(int j, float (&values)[2]) const {
+        if constexpr (kByKey) {
+            load_shared(stage_ + end_ + shifted_end_bytes(column(j)), values);
+        } else {
+            values[0] = end(0);
+            values[1] = end(kRowStep);
         }
     }
     // Of the j-th column.
-    __device__ void load(ReachOf<Reach::inside>, int j, float (&values)[2]) const {
+    __device__ void load(ReachOf<Reach::inside>, int j, float (&values)[2]) {
 #pragma unroll
         for (int r = 0; r < 2; ++r)
             values[r] = element(line(r, j) + place_ * kBytes + place_gain(r, j) * kBytes);
     }
-    __device__ void load(ReachOf<Reach::beyond>, int j, float (&values)[2]) const {
-        if constexpr (kByKey) values[0] = values[1] = element(line(0, j) + end_place() * kBytes);
+    __device__ void load(ReachOf<Reach::beyond>, int j, float (&values)[2]) {
+        if constexpr (kByKey) {
+            if (j % 2 == 0) load_ends(j, ends_);
+            values[0] = values[1] = ends_[j % 2];
+        }
     }
-    __device__ void load(ReachOf<Reach::mixed>, int j, float (&values)[2]) const {
+    __device__ void load(ReachOf<Reach::mixed>, int j, float (&values)[2]) {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             const int gain = index_gain(r * kRowStep, column(j));
@@ -110,10 +121,13 @@ template <int kRead> class ThreadShifts {
     }
     // The line of an element begins there.
     __device__ unsigned line(int r, int j) const {
-        return lines_ + (kByKey ? column(j) : r * kRowStep) * pitch_;
+        return stage_ + origin_ + (kByKey ? column(j) : r * kRowStep) * pitch_;
     }
     static __device__ float element(unsigned from) {
         return load_shared_element(from, typename Tile::Element{});
+    }
+    __device__ float end(int lines) const {
+        return __uint_as_float(load_shared_word(stage_ + end_ + shifted_end_bytes(lines)));
     }
     // What indices of these rows and columns gain at least, and at most.
     static __device__ int lowest(int first_row, int last_row, int first_column, int last_column) {
@@ -124,29 +138,17 @@ template <int kRead> class ThreadShifts {
         return index_gain(Read::kQueryStep > 0 ? last_row : first_row,
                           Read::kKeyStep > 0 ? last_column : first_column);
     }
-    __device__ int lowest_of_tile() const {
-        return lowest(-row_, mod::kQueryTile - 1 - row_, -column_, mod::kKeyTile - 1 - column_);
-    }
-    __device__ int highest_of_tile() const {
-        return highest(-row_, mod::kQueryTile - 1 - row_, -column_, mod::kKeyTile - 1 - column_);
-    }
-    // Of the only element of each line, where the tile is beyond.
-    __device__ int end_place() const { return high_ < lowest_of_tile() ? 0 : Tile::kLength - 1; }
+    // The same from the tile's first query and key to those of the thread.
+    __device__ int own_gain() const { return index_gain(row_, column_); }
+    __device__ int lowest_of_tile() const { return Tile::kLeastGain - own_gain(); }
+    __device__ int highest_of_tile() const { return Tile::kMostGain - own_gain(); }
 
     int row_, column_, place_;
-    unsigned pitch_, origin_, lines_;
-    long long least_, most_;
-    int low_, high_; // of the index, from the thread's first element on
+    unsigned pitch_, origin_, end_, stage_;
+    float ends_[2]; // of two columns
+    // Of the index, from the thread's first element on: of a head's first keys, and of the tile's.
+    int least_, most_, low_, high_;
 };
-
-// Whether all reads are clamped, so that there are tiles that are beyond for all.
-template <int kRead = 0> constexpr __device__ bool are_clamped() {
-    if constexpr (kRead == mod::ShiftedReads::kCount)
-        return true;
-    else
-        return (mod::ShiftedRead<kRead>::kHasLeast || mod::ShiftedRead<kRead>::kHasMost) &&
-               are_clamped<kRead + 1>();
-}
 
 class ShiftedReads {
   public:
@@ -154,24 +156,44 @@ class ShiftedReads {
                          const HeadPlace& place, int first_row, int row, int column) {
         find<0>(reads_, attention, arguments, place, first_row, row, column);
     }
-    // Called when the stage of a tile of keys is full.
-    __device__ void look(unsigned stage, int first_key) {
-        bool inside = true, beyond = true;
-        look<0>(reads_, stage, first_key, inside, beyond);
+    // Of a tile of keys.
+    __device__ void look(int first_key) {
+        bool inside = true, beyond = kHasShiftedEnds;
+        look<0>(reads_, first_key, inside, beyond);
         reach_ = __all_sync(0xffffffffu, inside)   ? Reach::inside
                  : __all_sync(0xffffffffu, beyond) ? Reach::beyond
                                                    : Reach::mixed;
     }
     __device__ Reach reach() const { return reach_; }
+    // Of that tile, whose stage is full.
+    __device__ void use(unsigned stage) { use<0>(reads_, stage); }
     // visit(reach) of the tile: a ReachOf.
     template <typename Visit> __device__ void with_reach(Visit visit) {
         if (reach_ == Reach::inside) {
             visit(ReachOf<Reach::inside>{});
-        } else if (are_clamped() && reach_ == Reach::beyond) {
+        } else if (kHasShiftedEnds && !kSumsShiftedEnds && reach_ == Reach::beyond) {
             load_ends<0>(reads_);
             visit(ReachOf<Reach::beyond>{});
         } else {
             visit(ReachOf<Reach::mixed>{});
+        }
+    }
+    // Whether the tile's elements are sums of an end of their row and one of their column, which
+    // products are added to.
+    __device__ bool sums_ends() const { return kSumsShiftedEnds && reach_ == Reach::beyond; }
+    __device__ void start_with_ends(Scores& scores) {
+        float of_rows[2], of_keys[2];
+        add_ends<false, true, 0>(reads_, 0, of_rows);
+#pragma unroll
+        for (int j = 0; j < kFragmentColumns; j += 2) {
+            add_ends<true, true, 0>(reads_, j, of_keys);
+#pragma unroll
+            for (int r = 0; r < 2; ++r)
+#pragma unroll
+                for (int i = 0; i < 2; ++i)
+                    scores[accumulator(r, j + i)] = !reads<true>()    ? of_rows[r]
+                                                    : !reads<false>() ? of_keys[i]
+                                                                      : sum(of_rows[r], of_keys[i]);
         }
     }
     // Of the j-th column.
@@ -195,26 +217,56 @@ class ShiftedReads {
         }
     }
     template <int kRead>
-    static __device__ void look(Reads<kRead>& reads, unsigned stage, int first_key, bool& inside,
-                                bool& beyond) {
+    static __device__ void look(Reads<kRead>& reads, int first_key, bool& inside, bool& beyond) {
         if constexpr (kRead < mod::ShiftedReads::kCount) {
-            reads.read.look(stage, first_key);
+            reads.read.look(first_key);
             inside = inside & reads.read.is_inside();
             beyond = beyond & reads.read.is_beyond();
-            look<kRead + 1>(reads.rest, stage, first_key, inside, beyond);
+            look<kRead + 1>(reads.rest, first_key, inside, beyond);
+        }
+    }
+    template <int kRead> static __device__ void use(Reads<kRead>& reads, unsigned stage) {
+        if constexpr (kRead < mod::ShiftedReads::kCount) {
+            reads.read.use(stage);
+            use<kRead + 1>(reads.rest, stage);
+        }
+    }
+    // Whether some read is by key, or some is by query.
+    template <bool kByKey, int kRead = 0> static constexpr __device__ bool reads() {
+        if constexpr (kRead == mod::ShiftedReads::kCount)
+            return false;
+        else
+            return mod::ShiftedRead<kRead>::kByKey == kByKey || reads<kByKey, kRead + 1>();
+    }
+    // Finite where both are: only -inf hides.
+    static __device__ float sum(float x, float y) { return __fadd_rz(x, y); }
+    // Of the thread's rows, or of the columns j and j + 1.
+    template <bool kByKey, bool kIsFirst, int kRead>
+    static __device__ void add_ends(const Reads<kRead>& reads, int j, float (&sums)[2]) {
+        if constexpr (kRead < mod::ShiftedReads::kCount) {
+            constexpr bool kAdds = mod::ShiftedRead<kRead>::kByKey == kByKey;
+            if constexpr (kAdds) {
+                float ends[2];
+                reads.read.load_ends(j, ends);
+#pragma unroll
+                for (int i = 0; i < 2; ++i)
+                    sums[i] = kIsFirst ? ends[i] : sum(sums[i], ends[i]);
+            }
+            add_ends<kByKey, kIsFirst && !kAdds, kRead + 1>(reads.rest, j, sums);
         }
     }
     template <int kRead> __device__ void load_ends(const Reads<kRead>& reads) {
         if constexpr (kRead < mod::ShiftedReads::kCount) {
-            float ends[2] = {values_[0][kRead], values_[1][kRead]};
-            reads.read.load_ends(ends);
-            values_[0][kRead] = ends[0];
-            values_[1][kRead] = ends[1];
+            if constexpr (!mod::ShiftedRead<kRead>::kByKey) {
+                float ends[2];
+                reads.read.load_ends(0, ends);
+                values_[0][kRead] = ends[0];
+                values_[1][kRead] = ends[1];
+            }
             load_ends<kRead + 1>(reads.rest);
         }
     }
-    template <int kRead, typename R>
-    __device__ void load(const Reads<kRead>& reads, R reach, int j) {
+    template <int kRead, typename R> __device__ void load(Reads<kRead>& reads, R reach, int j) {
         if constexpr (kRead < mod::ShiftedReads::kCount) {
             float of_column[2] = {values_[0][kRead], values_[1][kRead]};
             reads.read.load(reach, j, of_column);

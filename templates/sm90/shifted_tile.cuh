@@ -18,6 +18,13 @@ template <int kRead> struct ShiftedTile {
     static constexpr int kAlong = Read::kByKey ? Read::kQueryStep : Read::kKeyStep;
     static constexpr int kAcross = Read::kByKey ? Read::kKeyStep : Read::kQueryStep;
     static_assert(kAlong == 1 || kAlong == -1);
+    // What it gains from the first query and key of a tile to others, at least and at most.
+    static constexpr int kOfQueries = Read::kQueryStep * (mod::kQueryTile - 1);
+    static constexpr int kOfKeys = Read::kKeyStep * (mod::kKeyTile - 1);
+    static constexpr int kLeastGain =
+        (kOfQueries < 0 ? kOfQueries : 0) + (kOfKeys < 0 ? kOfKeys : 0);
+    static constexpr int kMostGain =
+        (kOfQueries > 0 ? kOfQueries : 0) + (kOfKeys > 0 ? kOfKeys : 0);
 
     // In a stage: behind the tiles of the reads before this one.
     static constexpr __device__ int offset() {
@@ -25,6 +32,14 @@ template <int kRead> struct ShiftedTile {
             return 0;
         else
             return ShiftedTile<kRead - 1>::offset() + ShiftedTile<kRead - 1>::kShape.bytes;
+    }
+    // In a stage of lines' ends, likewise.
+    static constexpr __device__ int end_offset() {
+        if constexpr (kRead == 0)
+            return 0;
+        else
+            return ShiftedTile<kRead - 1>::end_offset() +
+                   shifted_end_bytes(ShiftedTile<kRead - 1>::kLines);
     }
     // Where a position, counted from the first of the tile, is in its line.
     static constexpr __device__ int place_of(int position) {

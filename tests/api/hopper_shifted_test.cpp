@@ -97,6 +97,23 @@ TEST_CASE("shifted reads: random members of the class" * doctest::skip()) {
         }
 }
 
+TEST_CASE("shifted reads: tiles beyond both clamps" * doctest::skip()) {
+    const std::string distance = "clamp(q_idx - kv_idx + 20, 0, 40)";
+    const std::string c = "c[b, h, q_idx, " + distance + "]", p = "p[h, kv_idx, " + distance + "]";
+    const std::string nearest = "n[kv_idx, clamp(q_idx - kv_idx, 0, 29)]";
+    for (const std::string& score :
+         {// Sums of multiples,
+          "score + 0.125 * (" + c + " - " + p + ")", "score - " + c + " / 3",
+          "score + " + p + " * 2", "score + " + c + " - " + c + " + " + p + " + " + nearest,
+          // and what is none: ends are what the program computes elements of.
+          "score + " + c + " * " + p, "score + tanh(" + c + ") - a[h] * " + p,
+          "score * a[h] + " + c + " + " + p, "10 * tanh((score + " + p + ") / 10)",
+          "score + " + c + " + k[kv_idx]", "where(" + c + " > 1, -inf, score)"})
+        check({{"buffer a: f32[H]\nbuffer k: f32[KV_LEN]\nbuffer c: f16[B, H, Q_LEN, 41]\n"
+                "buffer p: f32[H, KV_LEN, 41]\nbuffer n: bf16[KV_LEN, 30]\nscore_mod = " +
+                score}});
+}
+
 TEST_CASE("shifted reads: beside other terms" * doctest::skip()) {
     for (const std::string grad : {"", " grad"})
         check({

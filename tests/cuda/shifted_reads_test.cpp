@@ -23,7 +23,8 @@ namespace {
 using namespace flexc;
 
 // scores: [16 rows][keys of a tile], products that become logits as exponents. The tile's Reach as
-// a number; -1 where a copy was not of 16 aligned bytes.
+// a number; -1 where a copy was not of 16 aligned bytes, or those that copy took the tile for
+// another one than those that read it.
 using Function = int(const std::uint64_t* words, const ::sm90::KernelArguments*, int head,
                      int warp_row, int first_key, float* scores);
 
@@ -41,9 +42,17 @@ extern "C" int run(const unsigned long long* words, const KernelArguments* atten
     // No number, wherever nothing is copied to.
     for (unsigned at = 0; at < sizeof memory_of_block; at += 4) store_shared_word(at, ~0u);
     unaligned_copies = 0;
-    for (int thread = 0; thread < kBiasThreads; ++thread)
-        copy_shifts<kBiasThreads>(*attention, arguments, place,
-                                  warp_row / mod::kQueryTile * mod::kQueryTile, first_key, kStage,
+    const int first_row = warp_row / mod::kQueryTile * mod::kQueryTile;
+    bool has_ends = false;
+    if constexpr (kHasShiftedEnds) {
+        const ShiftedEnds<kBiasThreads> ends(*attention, arguments, place, first_row,
+                                             1 / attention->scale);
+        has_ends = ends.are_beyond(first_key);
+        for (int thread = 0; has_ends && thread < kBiasThreads; ++thread)
+            ends.copy(thread, first_key, kStage, [] {});
+    }
+    for (int thread = 0; !has_ends && thread < kBiasThreads; ++thread)
+        copy_shifts<kBiasThreads>(*attention, arguments, place, first_row, first_key, kStage,
                                   thread);
     int reach = 0;
     run_warp([&](int lane) {
@@ -55,12 +64,13 @@ extern "C" int run(const unsigned long long* words, const KernelArguments* atten
         };
         Scores scores;
         logits.look(first_key, false);
+        logits.look_at_shifts(first_key);
         logits.prepare(first_key);
         if constexpr (Logits::kStartsWithBias) {
             logits.start(scores, kStage, first_key);
             for (int i = 0; i < kScores; ++i) scores[i] += scores_of_warp[at(i)];
         } else {
-            logits.find_shifts(kStage);
+            logits.use_shifts(kStage);
             for (int i = 0; i < kScores; ++i) scores[i] = scores_of_warp[at(i)];
         }
         logits.apply(scores, first_key);
@@ -69,7 +79,7 @@ extern "C" int run(const unsigned long long* words, const KernelArguments* atten
                 logits.exponent(scores[i]) + logits.offset(fragment_row(i), 0);
         if (lane == 0) reach = static_cast<int>(logits.shifts().reach());
     });
-    return unaligned_copies == 0 ? reach : -1;
+    return unaligned_copies == 0 && has_ends == (reach == 1) ? reach : -1;
 }
 )";
 
@@ -121,6 +131,12 @@ std::vector<int> check(const Case& one, std::mt19937& random, int rounds) {
     return reaches;
 }
 
+std::string replaced(std::string text, const std::string& what, const std::string& by) {
+    for (std::size_t at = text.find(what); at != std::string::npos;
+         at = text.find(what, at + by.size()))
+        text.replace(at, what.size(), by);
+    return text;
+}
 std::string name_of(int dtype) { return dtype == 0 ? "f32" : dtype == 1 ? "bf16" : "f16"; }
 
 // A buffer r_i and what is added of it.
@@ -191,6 +207,22 @@ TEST_CASE("logits of shifted reads are those of the mod") {
     // Within what is no sum, or has more than products and biases; a dense bias beside.
     reaches({"buffer p: f16[H, KV_LEN, 20]\nscore_mod = 10 * tanh((score + p[h, kv_idx, "
              "clamp(kv_idx - q_idx + 7, 0, 19)]) / 10)"});
+    // Beyond clamps of two ranges: sums of multiples, and what is none.
+    const auto of_ranges = [](const std::string& score) {
+        const std::string distance = ", clamp(q_idx - kv_idx + 20, 0, 40)]";
+        return Case{.text = "buffer c: bf16[B, H, Q_LEN, 41]\nbuffer p: f16[H, KV_LEN, 41]\n"
+                            "buffer n: f32[KV_LEN, 9]\nscore_mod = " +
+                            replaced(replaced(replaced(score, "C", "c[b, h, q_idx" + distance), "P",
+                                              "p[h, kv_idx" + distance),
+                                     "N", "n[kv_idx, min(max(kv_idx - q_idx, -8), 0) + 8]"),
+                    .reads = static_cast<std::size_t>(score.find('N') != std::string::npos) + 2};
+    };
+    for (const std::string score : {"score + 0.25 * (C - P)", "score - C / 3 + P - C * 0.5 - N",
+                                    "score + C * P", "score + tanh(C) + exp(P)"}) {
+        const std::vector<int> seen = reaches(of_ranges(score), 24);
+        CHECK(std::ranges::find(seen, 1) != seen.end());
+        CHECK(std::ranges::find(seen, -1) == seen.end());
+    }
     reaches({"buffer p: f32[Q_LEN, KV_LEN]\nbuffer a: f32[H]\nscore_mod = score * a[h] + 2 * "
              "sin(p[q_idx, q_idx - kv_idx])"});
     reaches({.text = "buffer p: f32[Q_LEN, KV_LEN]\nbuffer d: bf16[Q_LEN, KV_LEN]\nscore_mod = "
@@ -225,7 +257,8 @@ TEST_CASE("random shifted reads") {
         for (std::size_t i = 0; i < reads; ++i) {
             const Read read = random_read(static_cast<int>(i), random);
             text += read.buffer;
-            score += " + " + read.term;
+            const std::string_view factors[] = {" + ", " + ", " - ", " + 0.3 * ", " - 2 * "};
+            score += std::string(factors[random() % 5]) + read.term;
             is_any_shifted |= read.term.find("- kv") != std::string::npos ||
                               read.term.find("- q") != std::string::npos;
         }

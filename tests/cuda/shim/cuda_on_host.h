@@ -98,6 +98,7 @@ inline unsigned __sad(int x, int y, unsigned z) {
     return z + (x < y ? static_cast<unsigned>(y) - static_cast<unsigned>(x)
                       : static_cast<unsigned>(x) - static_cast<unsigned>(y));
 }
+inline float __fadd_rz(float x, float y) { return toward_zero(static_cast<double>(x) + y); }
 inline float __fmaf_rz(float x, float y, float z) {
     return toward_zero(static_cast<double>(x) * y + z);
 }

@@ -108,6 +108,7 @@ std::string emit_sizes(const ::sm90::ForwardSizes& sizes) {
     constant.member("stages", sizes.stages);
     constant.member("bias_bytes", sizes.bias_bytes);
     constant.member("shifted_bytes", sizes.shifted_bytes);
+    constant.member("shifted_end_bytes", sizes.shifted_end_bytes);
     constant.member("key_values", sizes.key_values);
     constant.member("distance_values", sizes.distance_values);
     constant.member("index_2d_rows", sizes.index_2d_rows);
@@ -268,7 +269,7 @@ std::string emit_logit_functions(const Layout& layout, const plan::KernelConfig&
         std::accumulate(table_words.begin(), table_words.end(), 0) <= kMostScaledWords &&
         passes::scales_with_tables(layout.mod().program.graph, parts.staged, parts.element_addend);
     add_table_conditions(tables, layout, conditions, scales_slices);
-    text += emit_shifted_reads(layout, parts.shifted);
+    text += emit_shifted_reads(layout, parts.shifted, parts.element_addend);
     const auto function = [&](std::string_view called, NodeId value,
                               std::string_view parameter = "",
                               TableReads reads = TableReads::memory, bool guesses_logs = false) {

@@ -113,6 +113,17 @@ int shifted_bytes(const KernelRequest& request, const ForwardSchedule& shape, Re
     return bytes;
 }
 
+// Where all reads are clamped, tiles are mostly beyond that.
+int shifted_end_bytes(const KernelRequest& request, const ForwardSchedule& shape, Reads reads) {
+    if (reads != Reads::with_shifts) return 0;
+    const std::vector<ShiftedTile>& tiles = request.shifts.front().tiles;
+    if (!std::ranges::all_of(tiles, &ShiftedTile::is_clamped)) return 0;
+    int bytes = 0;
+    for (const ShiftedTile& tile : tiles)
+        bytes += ::sm90::shifted_end_bytes(tile.by_key ? shape.key_tile : 64 * shape.consumers);
+    return bytes;
+}
+
 // Of as many kinds: a step of the MMAs has two columns for each of eight, or one of sixteen.
 int kind_columns(int kinds) { return kinds <= 8 ? 8 : padded_columns(kinds); }
 
@@ -140,6 +151,7 @@ std::string why_no_kinds(const KernelRequest& request) {
             .stages = kForwardStages,
             .bias_bytes = bias_bytes_of(request, reads),
             .shifted_bytes = shifted_bytes(request, shape, reads),
+            .shifted_end_bytes = shifted_end_bytes(request, shape, reads),
             .key_values = tabulated.keys,
             .distance_values = tabulated.distances,
             .index_2d_rows = adds_rows ? shape.key_tile / index_2d.width : 0,
