@@ -21,6 +21,9 @@ __device__ inline int lane_again() {
 // The same value, of unknown origin: what depends on it is computed again in each iteration of a
 // loop rather than kept in registers all along.
 template <typename T> __device__ inline T computed_again(T x) {
-    asm volatile("" : "+r"(x));
+    if constexpr (sizeof(T) == 8)
+        asm volatile("" : "+l"(x));
+    else
+        asm volatile("" : "+r"(x));
     return x;
 }

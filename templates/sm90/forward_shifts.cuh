@@ -10,6 +10,8 @@
 
 namespace sm90 {
 
+constexpr int kShiftThreads = 96; // that copy
+
 // One read, by one of `threads`.
 template <int kRead> class ShiftedCopy {
     using Tile = ShiftedTile<kRead>;
@@ -65,18 +67,17 @@ template <int kRead> class ShiftedCopy {
     }
 
     // Whether some element was stored, not copied behind the thread's back.
-    template <int kThreads> __device__ bool copy(int thread) const {
+    template <int kThreads>
+    __device__ bool copy(int thread, const ShiftedHead<kRead>& head, int lines_of_head) const {
         if (!contiguous_) {
             copy_elements<kThreads>(thread);
             return true;
         }
-        // Also of the chunks that lines end in.
-        const int last = Tile::kAcross * (lines_ - 1);
-        if (low_ <= min(0, last) && kLength - 1 + kChunkElements + max(0, last) <= high_) {
-            copy_whole<kThreads>(thread);
-            return false;
-        }
-        copy_chunks<kThreads>(thread);
+        const Lines lines = lines_with_elements();
+        if (is_between_elements(head, lines, lines_of_head))
+            copy_lines<kThreads>(thread, lines);
+        else
+            copy_chunks<kThreads>(thread);
         if constexpr (Read::kHasLeast || Read::kHasMost) {
             store_ends<kThreads>(thread);
             return true;
@@ -96,6 +97,40 @@ template <int kRead> class ShiftedCopy {
         return static_cast<int>(reinterpret_cast<unsigned long long>(from) % kChunk);
     }
 
+    // Lines that have elements, of which there are some: first and last.
+    struct Lines {
+        int first, last;
+    };
+    __device__ Lines lines_with_elements() const {
+        const int by_low = Tile::kAcross * (low_ - (kLength - 1)), by_high = Tile::kAcross * high_;
+        if (Tile::kAcross == 0) return {0, by_low <= 0 && by_high >= 0 ? lines_ - 1 : -1};
+        return {max(min(by_low, by_high), 0), min(max(by_low, by_high), lines_ - 1)};
+    }
+    // Whether all that a tile's lines have room for is memory between elements of the head.
+    __device__ bool is_between_elements(const ShiftedHead<kRead>& head, Lines lines,
+                                        int lines_of_head) const {
+        return line_step_ >= Tile::kAcross &&
+               head.element(0, head.least) <= from_ + lines.first * line_step_ &&
+               from_ + lines.last * line_step_ + kLength + kChunkElements <=
+                   head.element(lines_of_head - 1, head.most) + 1;
+    }
+    // With what is before and behind their elements. A thread keeps its chunk and steps down the
+    // lines; one more holds what lines that start behind an aligned place end in.
+    template <int kThreads> __device__ void copy_lines(int thread, Lines lines) const {
+        constexpr int kChunks = kLength / kChunkElements + 1, kRows = kThreads / kChunks;
+        if (thread >= kRows * kChunks) return;
+        const int first = lines.first + thread / kChunks, chunk = thread % kChunks * kChunk;
+        unsigned long long from = reinterpret_cast<unsigned long long>(line(first)) + chunk;
+        unsigned to = to_ + first * pitch_ + chunk;
+        constexpr unsigned kBehind = kChunk - 1;
+#pragma unroll 4
+        for (int i = first; i <= lines.last; i += kRows) {
+            copy_async(to & ~kBehind, reinterpret_cast<const void*>(
+                                          from & ~static_cast<unsigned long long>(kBehind)));
+            from += kRows * line_step_ * Tile::kBytes;
+            to += kRows * pitch_;
+        }
+    }
     // A thread keeps its chunk and steps down the lines; the chunks that only lines which do not
     // start at aligned places reach come last. copy(line, chunk, from, to): of a line's first
     // place.
@@ -113,18 +148,12 @@ template <int kRead> class ShiftedCopy {
     template <int kStep, typename Visit> __device__ void visit_lines(int first, Visit visit) const {
         const char* from = line(first);
         unsigned to = to_ + first * pitch_;
-#pragma unroll 2
+#pragma unroll 1
         for (int i = first; i < lines_; i += kStep) {
             visit(i, from, to);
             from += kStep * line_step_ * Tile::kBytes;
             to += kStep * pitch_;
         }
-    }
-    template <int kThreads> __device__ void copy_whole(int thread) const {
-        visit_chunks<kThreads>(thread, [&](int, int chunk, const char* from, unsigned to) {
-            const int ahead = chunk * kChunk - behind_aligned(from);
-            copy_async(to + ahead, from + ahead);
-        });
     }
     // Of chunks that hold any element, without what comes after the last. What comes before the
     // first one in 16 aligned bytes is memory, too.
@@ -170,19 +199,16 @@ template <int kRead> class ShiftedCopy {
     int low_, high_;      // of indices that there are, from that one's on
 };
 
-// A tile of all reads; whether some element was stored. Heads' addresses are found anew for each
-// tile: from tile to tile there are no registers for them.
+// A tile of all reads; whether some element was stored.
 template <int kThreads, int kRead = 0>
 __device__ inline bool copy_shifts(const AttentionArguments& attention,
-                                   const mod::Arguments& arguments, const HeadPlace& place,
-                                   int first_row, int first_key, unsigned to, int thread) {
+                                   const ShiftedHeads<kRead>& heads, int first_row, int first_key,
+                                   unsigned to, int thread) {
     if constexpr (kRead == mod::ShiftedReads::kCount) {
         return false;
     } else {
-        read_again(arguments);
-        const ShiftedHead<kRead> head(attention, arguments, place);
         using Copy = ShiftedCopy<kRead>;
-        const Copy copies(head, first_row, min(attention.q_len - first_row, mod::kQueryTile),
+        const Copy copies(heads.head, first_row, min(attention.q_len - first_row, mod::kQueryTile),
                           first_key, min(attention.kv_len - first_key, mod::kKeyTile), to);
         // Ends of all reads are on their way together.
         typename Copy::template Ends<kThreads> ends;
@@ -191,8 +217,10 @@ __device__ inline bool copy_shifts(const AttentionArguments& attention,
         if (is_beyond)
             copies.template load_ends<kThreads>(thread, ends);
         else
-            stored = copies.template copy<kThreads>(thread);
-        const bool others = copy_shifts<kThreads, kRead + 1>(attention, arguments, place, first_row,
+            stored = copies.template copy<kThreads>(
+                thread, heads.head,
+                mod::ShiftedRead<kRead>::kByKey ? attention.kv_len : attention.q_len);
+        const bool others = copy_shifts<kThreads, kRead + 1>(attention, heads.rest, first_row,
                                                              first_key, to, thread);
         if (is_beyond) copies.template store_ends<kThreads>(thread, ends);
         return others || stored;
@@ -202,7 +230,7 @@ __device__ inline bool copy_shifts(const AttentionArguments& attention,
 // Tiles in the ring of dense biases, of which there is none beside them, and lines' ends in one of
 // their own.
 class StagedShifts : public NoDenseBias {
-    static constexpr int kCopiers = kBiasThreads;
+    static constexpr int kCopiers = kShiftThreads;
 
   public:
     static __device__ int producers(const ForwardTensorMaps&) { return kCopiers; }
@@ -213,20 +241,20 @@ class StagedShifts : public NoDenseBias {
     static __device__ void produce(const AttentionArguments& attention,
                                    const mod::Arguments& arguments, const ForwardTensorMaps&,
                                    const Shared& shared, int) {
-        constexpr int kFirst = 64; // of the producer's warpgroup
-        const int thread = static_cast<int>(threadIdx.x) - kFirst;
+        const int thread = static_cast<int>(threadIdx.x) - (128 - kCopiers);
         if (thread < 0 || thread >= kCopiers) return;
         Position<BiasRing> slot;
         Position<ShiftedEndRing> end_slot;
         visit_tasks(attention, arguments, shared, [&](const Task& task, const HeadPlace& place) {
+            const ShiftedHeads<> heads(attention, arguments, place);
 #pragma unroll 1
             for (int block = task.end - 1; block >= task.begin; --block) {
-                copy_ends(attention, arguments, place, task, shared, thread, block, end_slot);
+                copy_ends(attention, heads, task, shared, thread, block, end_slot);
                 if (block < task.begin) return;
                 const int first_key = block * mod::kKeyTile;
                 shared.biases.empty(slot.stage).wait(slot.parity ^ 1);
                 const Barrier full = shared.biases.full(slot.stage);
-                if (copy_shifts<kCopiers>(attention, arguments, place, task.first_row, first_key,
+                if (copy_shifts<kCopiers>(attention, heads.again(), task.first_row, first_key,
                                           shared.biases.at(slot.stage), thread)) {
                     wait_for_copies();
                     full.arrive();
@@ -242,7 +270,7 @@ class StagedShifts : public NoDenseBias {
     // For what the logits' next tile reads.
     __device__ void wait(Logits& logits, const Shared& shared, int block) {
         logits.look_at_shifts(block * mod::kKeyStep);
-        has_ends_ = kHasShiftedEnds && logits.shifts().reach() == Reach::beyond;
+        has_ends_ = logits.shifts().have_ends();
         if (has_ends_)
             shared.shifted_ends.full(end_slot_.stage).wait(end_slot_.parity);
         else
@@ -265,12 +293,11 @@ class StagedShifts : public NoDenseBias {
     // Of the tiles from this one on that have no elements; then it is the first other. What is
     // known of ends takes no registers from those that copy tiles.
     static __device__ void copy_ends(const AttentionArguments& attention,
-                                     const mod::Arguments& arguments, const HeadPlace& place,
-                                     const Task& task, const Shared& shared, int thread, int& block,
+                                     const ShiftedHeads<>& heads, const Task& task,
+                                     const Shared& shared, int thread, int& block,
                                      Position<ShiftedEndRing>& slot) {
         if constexpr (kHasShiftedEnds) {
-            read_again(arguments);
-            const ShiftedEnds<kCopiers> ends(attention, arguments, place, task.first_row,
+            const ShiftedEnds<kCopiers> ends(attention, heads.again(), task.first_row,
                                              1 / attention.scale);
 #pragma unroll 1
             for (; block >= task.begin && ends.are_beyond(block * mod::kKeyTile); --block) {

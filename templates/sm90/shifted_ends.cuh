@@ -23,14 +23,13 @@ template <int kRead> class ShiftedEnd {
 
   public:
     // unit: of products, where ends are summed.
-    __device__ ShiftedEnd(const AttentionArguments& attention, const mod::Arguments& arguments,
-                          const HeadPlace& place, int first_row, float unit)
+    __device__ ShiftedEnd(const AttentionArguments& attention, const ShiftedHead<kRead>& head,
+                          int first_row, float unit)
         : lines_(Read::kByKey ? attention.kv_len : attention.q_len), first_row_(first_row),
           unit_(kSumsShiftedEnds ? Read::kFactor * unit : 1) {
-        const ShiftedHead<kRead> head(attention, arguments, place);
         line_step_ = head.line_step - Tile::kAcross * head.step;
-        least_ = head.first + (head.least - head.index) * head.step;
-        most_ = head.first + (head.most - head.index) * head.step;
+        least_ = head.element(0, head.least);
+        most_ = head.element(0, head.most);
         const long long index = head.index + Read::kQueryStep * first_row;
         below_ = bounded_distance(head.least - index - Tile::kMostGain);
         above_ = bounded_distance(head.most - index - Tile::kLeastGain);
@@ -82,10 +81,10 @@ template <int kRead> class ShiftedEnd {
 // All reads.
 template <int kThreads, int kRead = 0> class ShiftedEnds {
   public:
-    __device__ ShiftedEnds(const AttentionArguments& attention, const mod::Arguments& arguments,
-                           const HeadPlace& place, int first_row, float unit)
-        : end_(attention, arguments, place, first_row, unit),
-          rest_(attention, arguments, place, first_row, unit) {}
+    __device__ ShiftedEnds(const AttentionArguments& attention, const ShiftedHeads<kRead>& heads,
+                           int first_row, float unit)
+        : end_(attention, heads.head, first_row, unit),
+          rest_(attention, heads.rest, first_row, unit) {}
 
     __device__ bool are_beyond(int first_key) const {
         return end_.is_beyond(first_key) && rest_.are_beyond(first_key);
@@ -105,7 +104,7 @@ template <int kThreads, int kRead = 0> class ShiftedEnds {
 };
 template <int kThreads> class ShiftedEnds<kThreads, mod::ShiftedReads::kCount> {
   public:
-    __device__ ShiftedEnds(const AttentionArguments&, const mod::Arguments&, const HeadPlace&, int,
+    __device__ ShiftedEnds(const AttentionArguments&, const ShiftedHeads<mod::ShiftedReads::kCount>&, int,
                            float) {}
     __device__ bool are_beyond(int) const { return true; }
     template <typename Wait> __device__ void copy(int, int, unsigned, Wait wait) const { wait(); }

@@ -23,6 +23,7 @@ struct NoShiftedReads {
     template <typename Visit> __device__ void with_reach(Visit visit) const {
         visit(ReachOf<Reach::inside>{});
     }
+    __device__ bool have_ends() const { return false; }
     __device__ bool sums_ends() const { return false; }
     __device__ void start_with_ends(Scores&) {}
     template <typename R> __device__ void load(R, int) {}
@@ -165,6 +166,8 @@ class ShiftedReads {
                                                    : Reach::mixed;
     }
     __device__ Reach reach() const { return reach_; }
+    // Whether lines' ends are all that there is of that tile.
+    __device__ bool have_ends() const { return kHasShiftedEnds && reach_ == Reach::beyond; }
     // Of that tile, whose stage is full.
     __device__ void use(unsigned stage) { use<0>(reads_, stage); }
     // visit(reach) of the tile: a ReachOf.

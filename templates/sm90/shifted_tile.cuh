@@ -2,6 +2,7 @@
 // line, which is a query's or a key's, elements are side by side, in the order of their index.
 #pragma once
 
+#include "common/again.cuh"
 #include "common/place.cuh"
 #include "sm90/forward_layout.cuh"
 
@@ -71,12 +72,26 @@ template <int kRead> class ShiftedHead {
         });
     }
 
+    // The same, of which nothing is known: what tiles need beside it takes no registers for longer.
+    __device__ ShiftedHead again() const {
+        ShiftedHead head = *this;
+        head.first = computed_again(first);
+        head.line_step = computed_again(line_step);
+        head.index = computed_again(index);
+        head.least = computed_again(least);
+        head.most = computed_again(most);
+        return head;
+    }
     // The element at the head of a line of a tile, and its index.
     __device__ const typename Tile::Element* address(int line, int position) const {
         return first + line * line_step + Tile::kAlong * step * first_of(position);
     }
     __device__ long long index_of(int line, int position) const {
         return index + Tile::kAcross * line + Tile::kAlong * first_of(position);
+    }
+    // Of an index.
+    __device__ const typename Tile::Element* element(int line, long long of_index) const {
+        return first + line * line_step + (of_index - index - Tile::kAcross * line) * step;
     }
     // Of lines in shared memory. The first line of each tile begins so many bytes behind an
     // aligned place: tiles start at multiples of 16 positions.
@@ -99,6 +114,23 @@ template <int kRead> class ShiftedHead {
     static __device__ unsigned behind_aligned(long long bytes) {
         return static_cast<unsigned>(bytes) % Tile::kChunk;
     }
+};
+
+// All reads.
+template <int kRead = 0, bool kIsLast = kRead == mod::ShiftedReads::kCount> struct ShiftedHeads {
+    ShiftedHead<kRead> head;
+    ShiftedHeads<kRead + 1> rest;
+
+    __device__ ShiftedHeads(const AttentionArguments& attention, const mod::Arguments& arguments,
+                            const HeadPlace& place)
+        : head(attention, arguments, place), rest(attention, arguments, place) {}
+    __device__ ShiftedHeads(const ShiftedHead<kRead>& head, const ShiftedHeads<kRead + 1>& rest)
+        : head(head), rest(rest) {}
+    __device__ ShiftedHeads again() const { return {head.again(), rest.again()}; }
+};
+template <int kRead> struct ShiftedHeads<kRead, true> {
+    __device__ ShiftedHeads(const AttentionArguments&, const mod::Arguments&, const HeadPlace&) {}
+    __device__ ShiftedHeads again() const { return *this; }
 };
 
 // As near as 32 bits allow, far from their ends.

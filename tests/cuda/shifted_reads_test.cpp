@@ -43,17 +43,17 @@ extern "C" int run(const unsigned long long* words, const KernelArguments* atten
     for (unsigned at = 0; at < sizeof memory_of_block; at += 4) store_shared_word(at, ~0u);
     unaligned_copies = 0;
     const int first_row = warp_row / mod::kQueryTile * mod::kQueryTile;
+    const ShiftedHeads<> heads(*attention, arguments, place);
     bool has_ends = false;
     if constexpr (kHasShiftedEnds) {
-        const ShiftedEnds<kBiasThreads> ends(*attention, arguments, place, first_row,
+        const ShiftedEnds<kShiftThreads> ends(*attention, heads, first_row,
                                              1 / attention->scale);
         has_ends = ends.are_beyond(first_key);
-        for (int thread = 0; has_ends && thread < kBiasThreads; ++thread)
+        for (int thread = 0; has_ends && thread < kShiftThreads; ++thread)
             ends.copy(thread, first_key, kStage, [] {});
     }
-    for (int thread = 0; !has_ends && thread < kBiasThreads; ++thread)
-        copy_shifts<kBiasThreads>(*attention, arguments, place, first_row, first_key, kStage,
-                                  thread);
+    for (int thread = 0; !has_ends && thread < kShiftThreads; ++thread)
+        copy_shifts<kShiftThreads>(*attention, heads, first_row, first_key, kStage, thread);
     int reach = 0;
     run_warp([&](int lane) {
         const SequenceLength length(*attention, place.b);

@@ -1,6 +1,7 @@
 // Stands in for the device file of the same name: one thread plays all, one after the other.
 #pragma once
 
+#include "common/again.cuh"
 #include "common/shared_words.cuh"
 
 // A tile of 16 bits, [queries][keys], as stmatrix and the swizzle of 128 bytes leave it: panels of
@@ -53,8 +54,6 @@ inline void compute_after(float&, float) {}
 inline void keep(unsigned&) {}
 inline void keep(float*&) {}
 template <int kCount> void pin(float (&)[kCount]) {}
-inline int computed_again(int x) { return x; }
-inline int lane_again() { return static_cast<int>(threadIdx.x) % 32; }
 template <typename T> void read_again(const T&) {}
 template <typename T> T uniform(T x) {
     return warp_of_thread == nullptr ? x : __shfl_sync(0xffffffffu, x, 0);
