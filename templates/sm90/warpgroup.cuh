@@ -141,12 +141,6 @@ template <int kCount> __device__ inline void claim_registers() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
 }
 
-// The same value, not known to be: what depends on it is computed anew, not kept.
-__device__ inline int computed_again(int x) {
-    asm volatile("" : "+r"(x));
-    return x;
-}
-
 // The same value. While MMAs are under way, ptxas waits for all of them before it reads a
 // register that any MMA ever wrote.
 __device__ inline float in_another_register(float x) {
