@@ -103,10 +103,15 @@ class BiasFirstLogits : public PlainLogits {
     __device__ void start(Scores& scores, unsigned rows, int first_key) {
         elements_.look_at_tables(first_key);
         elements_.use_shifts(rows);
-        if (elements_.shifts().sums_ends()) return elements_.start_with_ends(scores);
+        if (elements_.shifts().sums_ends())
+            return elements_.shifts().start_with_ends(scores, offsets_);
+        offsets_[0] = offsets_[1] = 0;
         elements_.with_sources(
             [&](auto source, auto reach) { start_with(source, reach, scores, rows, first_key); });
     }
+
+    // Of the keys that start() had last.
+    __device__ float offset(int r, int) const { return kHasOffset ? offsets_[r] : 0; }
 
   private:
     template <typename Source, typename R>
@@ -131,7 +136,7 @@ class BiasFirstLogits : public PlainLogits {
         }
     }
 
-    float before_;
+    float before_, offsets_[2] = {0, 0};
     BiasFragment biases_;
 };
 

@@ -53,7 +53,12 @@ struct LogitForm {
     // registers for what columns add.
     static constexpr bool kLineIsRelative =
         mod::ForwardSchedule::kStartsAtHighest && kForm.has_slope && kHasRowAddend;
-    static constexpr bool kHasOffset = !kCapped && kHasBase && !kLineIsRelative;
+    // In tiles of shifted reads beyond all clamps, where elements are sums of multiples of these:
+    // products are added to what columns have, and the softmax has the rows' as offsets.
+    static constexpr bool kSumsShiftedEnds =
+        kStartsWithBias && mod::kSizes.shifted_end_bytes != 0 && mod::ShiftedReads::kAreSum;
+    static constexpr bool kHasOffset =
+        (!kCapped && kHasBase && !kLineIsRelative) || kSumsShiftedEnds;
     // P are relative to a running maximum that does not change, see Softmax. Those of f16 would
     // vanish.
     static constexpr bool kAreBounded = kForm.exponent_bound > 0 && kForm.exponent_bound <= 74 &&

@@ -66,7 +66,6 @@ class ScoreElements {
         if (kHasTabulated && j % 2 == 0) tabulated_.load(j / 2);
     }
 
-    __device__ void start_with_ends(Scores& scores) { shifts_.start_with_ends(scores); }
     template <typename R> __device__ void load_shifts(R reach, int j) { shifts_.load(reach, j); }
     template <typename Source> __device__ void load_tables(Source source, int j) {
         tables_.load(source, j);

@@ -11,9 +11,8 @@
 namespace sm90 {
 
 constexpr bool kHasShiftedEnds = mod::kSizes.shifted_end_bytes != 0;
-// Where elements are sums of multiples of the reads, ends are these, in the units of products.
-constexpr bool kSumsShiftedEnds =
-    kHasShiftedEnds && mod::ShiftedReads::kAreSum && LogitForm::kStartsWithBias;
+// Where ends are summed they are multiples of the reads, in the units of products.
+constexpr bool kSumsShiftedEnds = LogitForm::kSumsShiftedEnds;
 
 // One read, by one of `threads`, for a tile of queries.
 template <int kRead> class ShiftedEnd {

@@ -25,7 +25,7 @@ struct NoShiftedReads {
     }
     __device__ bool have_ends() const { return false; }
     __device__ bool sums_ends() const { return false; }
-    __device__ void start_with_ends(Scores&) {}
+    __device__ void start_with_ends(Scores&, float (&)[2]) const {}
     template <typename R> __device__ void load(R, int) {}
     __device__ const float* of_row(int) const { return nullptr; }
 };
@@ -181,22 +181,21 @@ class ShiftedReads {
             visit(ReachOf<Reach::mixed>{});
         }
     }
-    // Whether the tile's elements are sums of an end of their row and one of their column, which
-    // products are added to.
+    // Whether the tile's elements are sums of an end of their row, which is left to offsets, and
+    // one of their column, which products are added to.
     __device__ bool sums_ends() const { return kSumsShiftedEnds && reach_ == Reach::beyond; }
-    __device__ void start_with_ends(Scores& scores) {
-        float of_rows[2], of_keys[2];
-        add_ends<false, true, 0>(reads_, 0, of_rows);
+    __device__ void start_with_ends(Scores& scores, float (&offsets)[2]) const {
+        offsets[0] = offsets[1] = 0;
+        add_ends<false, true, 0>(reads_, 0, offsets);
 #pragma unroll
         for (int j = 0; j < kFragmentColumns; j += 2) {
+            float of_keys[2] = {0, 0};
             add_ends<true, true, 0>(reads_, j, of_keys);
 #pragma unroll
             for (int r = 0; r < 2; ++r)
 #pragma unroll
                 for (int i = 0; i < 2; ++i)
-                    scores[accumulator(r, j + i)] = !reads<true>()    ? of_rows[r]
-                                                    : !reads<false>() ? of_keys[i]
-                                                                      : sum(of_rows[r], of_keys[i]);
+                    scores[accumulator(r, j + i)] = of_keys[i];
         }
     }
     // Of the j-th column.
@@ -233,13 +232,6 @@ class ShiftedReads {
             reads.read.use(stage);
             use<kRead + 1>(reads.rest, stage);
         }
-    }
-    // Whether some read is by key, or some is by query.
-    template <bool kByKey, int kRead = 0> static constexpr __device__ bool reads() {
-        if constexpr (kRead == mod::ShiftedReads::kCount)
-            return false;
-        else
-            return mod::ShiftedRead<kRead>::kByKey == kByKey || reads<kByKey, kRead + 1>();
     }
     // Finite where both are: only -inf hides.
     static __device__ float sum(float x, float y) { return __fadd_rz(x, y); }

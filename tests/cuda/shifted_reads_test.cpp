@@ -76,7 +76,7 @@ extern "C" int run(const unsigned long long* words, const KernelArguments* atten
         logits.apply(scores, first_key);
         for (int i = 0; i < kScores; ++i)
             scores_of_warp[at(i)] =
-                logits.exponent(scores[i]) + logits.offset(fragment_row(i), 0);
+                logits.exponent(scores[i] + logits.offset(fragment_row(i), 0));
         if (lane == 0) reach = static_cast<int>(logits.shifts().reach());
     });
     return unaligned_copies == 0 && has_ends == (reach == 1) ? reach : -1;
