@@ -21,8 +21,6 @@ template <int kRead> class ShiftedCopy {
     static constexpr int kLength = Tile::kLength;
 
   public:
-    static constexpr bool kMayBeBeyond = Read::kHasLeast || Read::kHasMost;
-
     // to: the stage. rows, keys: those that there are.
     __device__ ShiftedCopy(const ShiftedHead<kRead>& head, int first_row, int rows, int first_key,
                            int keys, unsigned to)
@@ -35,34 +33,27 @@ template <int kRead> class ShiftedCopy {
         high_ = bounded_distance(head.most - head.index_of(line, position));
     }
 
-    // Whether all lines are beyond the same end of the clamp.
-    __device__ bool is_beyond() const {
-        const int last = Tile::kAcross * (lines_ - 1);
-        return (Read::kHasLeast && low_ - max(0, last) > kLength - 1) ||
-               (Read::kHasMost && high_ - min(0, last) < 0);
-    }
-    // Of these, the thread's lines: first all are on their way, then they are stored.
+    // Of a clamp. A line that has no element there has its end's alone, in the place nearest to it.
+    static constexpr bool kHasEnds = Read::kHasLeast || Read::kHasMost;
     template <int kThreads>
     static constexpr int kEnds = (Tile::kLines + kThreads - 1) / kThreads; // of a thread
     template <int kThreads> using Ends = Element[kEnds<kThreads>];
+    // Of the thread's lines: first all are on their way, then they are stored.
     template <int kThreads> __device__ void load_ends(int thread, Ends<kThreads>& ends) const {
-        const bool below = Read::kHasLeast && low_ > kLength - 1;
 #pragma unroll
         for (int i = 0; i < kEnds<kThreads>; ++i) {
             const int line = thread + i * kThreads;
-            if (line < lines_)
-                ends[i] = from_[line * line_step_ + (below ? low_of(line) : high_of(line)) * step_];
+            if (is_end(line))
+                ends[i] = from_[line * line_step_ +
+                                (is_below(line) ? low_of(line) : high_of(line)) * step_];
         }
     }
     template <int kThreads>
     __device__ void store_ends(int thread, const Ends<kThreads>& ends) const {
-        const bool below = Read::kHasLeast && low_ > kLength - 1;
 #pragma unroll
         for (int i = 0; i < kEnds<kThreads>; ++i) {
             const int line = thread + i * kThreads;
-            if (line < lines_)
-                store_shared_element(to_ + line * pitch_ + (below ? kLength - 1 : 0) * Tile::kBytes,
-                                     ends[i]);
+            if (is_end(line)) store(line, is_below(line) ? kLength - 1 : 0, ends[i]);
         }
     }
 
@@ -78,10 +69,6 @@ template <int kRead> class ShiftedCopy {
             copy_lines<kThreads>(thread, lines);
         else
             copy_chunks<kThreads>(thread);
-        if constexpr (Read::kHasLeast || Read::kHasMost) {
-            store_ends<kThreads>(thread);
-            return true;
-        }
         return false;
     }
 
@@ -167,28 +154,23 @@ template <int kRead> class ShiftedCopy {
                            min(high_of(i) - first + 1, kChunkElements + 0) * Tile::kBytes);
         });
     }
-    // A line that is beyond an end of the clamp has the end's element alone, in the place nearest
-    // to it.
-    template <int kThreads> __device__ void store_ends(int thread) const {
-#pragma unroll 2
-        for (int i = thread; i < lines_; i += kThreads) {
-            const bool below = Read::kHasLeast && low_of(i) > kLength - 1;
-            const bool above = Read::kHasMost && high_of(i) < 0;
-            if (below || above) store(i, below ? kLength - 1 : 0, below ? low_of(i) : high_of(i));
-        }
-    }
     template <int kThreads> __device__ void copy_elements(int thread) const {
 #pragma unroll 1
         for (int i = thread / 32; i < lines_; i += kThreads / 32) {
 #pragma unroll 4
             for (int place = thread % 32; place < kLength; place += 32)
-                if (low_of(i) <= place && place <= high_of(i)) store(i, place, place);
+                if (low_of(i) <= place && place <= high_of(i))
+                    store(i, place, from_[i * line_step_ + place * step_]);
         }
-        store_ends<kThreads>(thread);
     }
-    __device__ void store(int i, int place, int index) const {
-        store_shared_element(to_ + i * pitch_ + place * Tile::kBytes,
-                             from_[i * line_step_ + index * step_]);
+    __device__ void store(int line, int place, Element element) const {
+        store_shared_element(to_ + line * pitch_ + place * Tile::kBytes, element);
+    }
+    __device__ bool is_below(int line) const {
+        return Read::kHasLeast && low_of(line) > kLength - 1;
+    }
+    __device__ bool is_end(int line) const {
+        return line < lines_ && (is_below(line) || (Read::kHasMost && high_of(line) < 0));
     }
 
     int lines_;
@@ -212,18 +194,14 @@ __device__ inline bool copy_shifts(const AttentionArguments& attention,
                           first_key, min(attention.kv_len - first_key, mod::kKeyTile), to);
         // Ends of all reads are on their way together.
         typename Copy::template Ends<kThreads> ends;
-        bool is_beyond = false, stored = true;
-        if constexpr (Copy::kMayBeBeyond) is_beyond = copies.is_beyond();
-        if (is_beyond)
-            copies.template load_ends<kThreads>(thread, ends);
-        else
-            stored = copies.template copy<kThreads>(
-                thread, heads.head,
-                mod::ShiftedRead<kRead>::kByKey ? attention.kv_len : attention.q_len);
+        if constexpr (Copy::kHasEnds) copies.template load_ends<kThreads>(thread, ends);
+        const bool stored = copies.template copy<kThreads>(
+            thread, heads.head,
+            mod::ShiftedRead<kRead>::kByKey ? attention.kv_len : attention.q_len);
         const bool others = copy_shifts<kThreads, kRead + 1>(attention, heads.rest, first_row,
                                                              first_key, to, thread);
-        if (is_beyond) copies.template store_ends<kThreads>(thread, ends);
-        return others || stored;
+        if constexpr (Copy::kHasEnds) copies.template store_ends<kThreads>(thread, ends);
+        return Copy::kHasEnds || others || stored;
     }
 }
 
