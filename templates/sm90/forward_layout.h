@@ -13,7 +13,8 @@ struct ForwardSizes {
     int query_stages = 0, stages = 0; // of queries; of keys, values, and what comes with either
     int bias_bytes = 0;               // of an element of the dense bias; 0 where none is read
     int shifted_bytes = 0;            // of tiles of shifted reads
-    int shifted_end_bytes = 0;        // of the ends of their lines, where all are clamped
+    int shifted_end_bytes = 0;        // of the ends of their lines, where all are clamped;
+    int shifted_stages = 0;           // then tiles have so many stages
     int key_values = 0;               // tabulated for each key,
     int distance_values = 0;          // and for each distance q - kv
     int index_2d_rows = 0;            // of the 2-D key index in a tile, where they have addends
@@ -184,7 +185,7 @@ FLEXC_SHARED constexpr ForwardLayout forward_layout(const ForwardSizes& sizes) {
     // Most tiles are beyond a clamp where there is one: stages of these are small.
     constexpr int kEndStages = 4;
     const bool has_ends = sizes.shifted_end_bytes != 0;
-    layout.biases = next.ring(has_ends ? 1 : sizes.stages,
+    layout.biases = next.ring(has_ends ? sizes.shifted_stages : sizes.stages,
                               bias.panels * bias.panel_bytes + sizes.shifted_bytes);
     layout.shifted_ends = next.ring(has_ends ? kEndStages : 0, sizes.shifted_end_bytes);
     layout.tabulated = next.ring(sizes.stages, sizes.key_values * slices.key_bytes +

@@ -109,6 +109,7 @@ std::string emit_sizes(const ::sm90::ForwardSizes& sizes) {
     constant.member("bias_bytes", sizes.bias_bytes);
     constant.member("shifted_bytes", sizes.shifted_bytes);
     constant.member("shifted_end_bytes", sizes.shifted_end_bytes);
+    constant.member("shifted_stages", sizes.shifted_stages);
     constant.member("key_values", sizes.key_values);
     constant.member("distance_values", sizes.distance_values);
     constant.member("index_2d_rows", sizes.index_2d_rows);

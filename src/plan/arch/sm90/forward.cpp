@@ -143,22 +143,29 @@ std::string why_no_kinds(const KernelRequest& request) {
     const passes::TabulatedValues& tabulated = tabulated_of(request, reads);
     const bool adds_rows = reads == Reads::by_index_2d && index_2d.quotients;
     const bool adds_kinds = reads == Reads::by_kinds, multiplies = why_no_kinds(request).empty();
-    return {.query_tile = 64 * shape.consumers,
-            .key_tile = shape.key_tile,
-            .head_dim = request.head_dim,
-            .head_dim_v = request.head_dim_v,
-            .query_stages = shape.query_stages,
-            .stages = kForwardStages,
-            .bias_bytes = bias_bytes_of(request, reads),
-            .shifted_bytes = shifted_bytes(request, shape, reads),
-            .shifted_end_bytes = shifted_end_bytes(request, shape, reads),
-            .key_values = tabulated.keys,
-            .distance_values = tabulated.distances,
-            .index_2d_rows = adds_rows ? shape.key_tile / index_2d.width : 0,
-            .multiplies_index_2d_rows = multiplies_index_2d_rows(request, shape, reads),
-            .copies_keys = reads == Reads::beside_copies,
-            .kind_columns = adds_kinds && multiplies ? kind_columns(request.key_kinds) : 0,
-            .kind_copies = adds_kinds && !multiplies ? request.key_kinds : 0};
+    ::sm90::ForwardSizes sizes = {
+        .query_tile = 64 * shape.consumers,
+        .key_tile = shape.key_tile,
+        .head_dim = request.head_dim,
+        .head_dim_v = request.head_dim_v,
+        .query_stages = shape.query_stages,
+        .stages = kForwardStages,
+        .bias_bytes = bias_bytes_of(request, reads),
+        .shifted_bytes = shifted_bytes(request, shape, reads),
+        .shifted_end_bytes = shifted_end_bytes(request, shape, reads),
+        .key_values = tabulated.keys,
+        .distance_values = tabulated.distances,
+        .index_2d_rows = adds_rows ? shape.key_tile / index_2d.width : 0,
+        .multiplies_index_2d_rows = multiplies_index_2d_rows(request, shape, reads),
+        .copies_keys = reads == Reads::beside_copies,
+        .kind_columns = adds_kinds && multiplies ? kind_columns(request.key_kinds) : 0,
+        .kind_copies = adds_kinds && !multiplies ? request.key_kinds : 0};
+    if (sizes.shifted_end_bytes == 0) return sizes;
+    // Tiles with elements are few: one stage has to do where there is no room for two.
+    sizes.shifted_stages = 2;
+    if (::sm90::forward_layout(sizes).bytes > shared_memory_limit(request.arch))
+        sizes.shifted_stages = 1;
+    return sizes;
 }
 
 // Memory for slices of tables: of one tile of queries, and of the next one too where there is room.
