@@ -131,8 +131,11 @@ std::string describe_read(const Mod& mod, const std::vector<ShiftedRead>& shifte
         of_read != shifted.end())
         text += formatted(
             "  read: in a warp-specialized forward from tiles in shared memory, copied {} by {}, "
-            "where there is room\n",
-            of_read->by_key ? "key" : "query", of_read->by_key ? "key" : "query");
+            "where there is room{}\n",
+            of_read->by_key ? "key" : "query", of_read->by_key ? "key" : "query",
+            have_ends(shifted)
+                ? "; of tiles beyond the clamps of all such reads, one element a line"
+                : "");
     if (const CapturedRead* captured = captured_read(mod, read))
         text += describe_class(mod, *captured);
     if (const ReadGradient* gradient = gradient_of(mod.gradients, read))

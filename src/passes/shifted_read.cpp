@@ -210,6 +210,10 @@ std::vector<ShiftedRead> stage_shifts(Mod& mod, const std::vector<NodeId>& roots
     return result;
 }
 
+bool have_ends(const std::vector<ShiftedRead>& reads) {
+    return !reads.empty() && std::ranges::all_of(reads, &ShiftedRead::is_clamped);
+}
+
 std::vector<double> factors_of_shifts(const ir::Graph& graph, const std::vector<ShiftedRead>& reads,
                                       NodeId addend) {
     if (reads.empty() || addend == kNoNode) return {};

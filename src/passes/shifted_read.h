@@ -18,6 +18,9 @@ inline constexpr std::size_t kMostShiftedReads = 4;
 std::vector<ShiftedRead> stage_shifts(Mod& mod, const std::vector<ir::NodeId>& roots,
                                       std::size_t most = kMostShiftedReads);
 
+// Whether there are tiles in which each line of all reads has one element: the end of a clamp.
+bool have_ends(const std::vector<ShiftedRead>& reads);
+
 // Where an addend is a sum of constant multiples of these reads, the multiples; empty for others.
 std::vector<double> factors_of_shifts(const ir::Graph& graph, const std::vector<ShiftedRead>& reads,
                                       ir::NodeId addend);

@@ -32,16 +32,16 @@ enum class KernelKind : std::uint8_t {
     round_gradients
 };
 
-// A tile of a shifted read: whether its lines are keys and its index is clamped, and bytes of an
-// element.
+// A tile of a shifted read: whether its lines are keys, and bytes of an element.
 struct ShiftedTile {
-    bool by_key = false, is_clamped = false;
+    bool by_key = false;
     int element_bytes = 0;
 };
 
 // What a forward knows that copies these tiles.
 struct ShiftedTiles {
     std::vector<ShiftedTile> tiles;
+    bool have_ends = false; // passes::have_ends()
     passes::TabulatedValues tabulated;
 };
 

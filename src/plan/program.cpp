@@ -156,8 +156,8 @@ Program::Program(passes::Mod mod, CompileOptions options, Target target)
     for (const passes::DecomposedMod& with_shifts : decomposed_with_shifts_) {
         ShiftedTiles& shifts = forward_.shifts.emplace_back();
         for (const passes::ShiftedRead& read : with_shifts.parts.shifted)
-            shifts.tiles.push_back(
-                {read.by_key, read.is_clamped(), bytes_of_read(with_shifts.mod, read.read)});
+            shifts.tiles.push_back({read.by_key, bytes_of_read(with_shifts.mod, read.read)});
+        shifts.have_ends = passes::have_ends(with_shifts.parts.shifted);
         shifts.tabulated = passes::tabulated_values(with_shifts);
     }
     const passes::ScoreParts& with_kinds = decomposed_with_kinds_.parts;

@@ -98,14 +98,16 @@ template <int kRead> class ThreadShifts {
             values[0] = values[1] = ends_[j % 2];
         }
     }
+    // A line has what its elements read, wherever an index that is there has its place.
     __device__ void load(ReachOf<Reach::mixed>, int j, float (&values)[2]) {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            const int gain = index_gain(r * kRowStep, column(j));
-            const int nearest = min(max(gain, low_), high_);
-            const int place =
-                min(max(place_ + place_gain(r, j) + nearest - gain, 0), Tile::kLength - 1);
-            const float value = element(line(r, j) + place * kBytes);
+            const int gain = index_gain(r * kRowStep, column(j)), along = place_gain(r, j);
+            const unsigned first = line(r, j);
+            const auto at = [&](int place) { return first + place * kBytes; };
+            const unsigned low = at(inside(place_ + low_ + along - gain));
+            const unsigned high = at(inside(place_ + high_ + along - gain));
+            const float value = element(min(max(at(place_) + along * kBytes, low), high));
             const bool is_there =
                 (Read::kHasLeast || gain >= low_) && (Read::kHasMost || gain <= high_);
             values[r] = is_there ? value : 0.0f;
@@ -120,6 +122,7 @@ template <int kRead> class ThreadShifts {
     static constexpr __device__ int place_gain(int r, int j) {
         return Tile::kAlong * (kByKey ? r * kRowStep : column(j));
     }
+    static __device__ int inside(int place) { return min(max(place, 0), Tile::kLength - 1); }
     // The line of an element begins there.
     __device__ unsigned line(int r, int j) const {
         return stage_ + origin_ + (kByKey ? column(j) : r * kRowStep) * pitch_;

@@ -100,6 +100,16 @@ TEST_CASE(
     CHECK(class_of("q_idx, clamp(kv_idx - q_idx, 0, 5)") ==
           "  class: shifted; each element has its own, but for those beyond a clamp; not "
           "grid_distance: q_idx is no function of differences of digits of q_idx and kv_idx\n");
+    const auto has_ends = [](const std::string& score) {
+        return passes::describe_dependence(
+                   test::lowered("buffer c: f32[Q_LEN, 9]\nbuffer p: f32[KV_LEN, 9]\nscore_mod = "
+                                 "score + c[q_idx, clamp(kv_idx - q_idx, 0, 8)] + " +
+                                 score))
+                   .find("of tiles beyond the clamps of all such reads, one element a line") !=
+               std::string::npos;
+    };
+    CHECK(has_ends("p[kv_idx, max(min(q_idx - kv_idx, 4), -4) + 4]"));
+    CHECK_FALSE(has_ends("p[kv_idx, q_idx - kv_idx]"));
 }
 
 TEST_CASE("hints: where a gradient ends element by element, and what to write instead") {

@@ -113,13 +113,10 @@ int shifted_bytes(const KernelRequest& request, const ForwardSchedule& shape, Re
     return bytes;
 }
 
-// Where all reads are clamped, tiles are mostly beyond that.
 int shifted_end_bytes(const KernelRequest& request, const ForwardSchedule& shape, Reads reads) {
-    if (reads != Reads::with_shifts) return 0;
-    const std::vector<ShiftedTile>& tiles = request.shifts.front().tiles;
-    if (!std::ranges::all_of(tiles, &ShiftedTile::is_clamped)) return 0;
+    if (reads != Reads::with_shifts || !request.shifts.front().have_ends) return 0;
     int bytes = 0;
-    for (const ShiftedTile& tile : tiles)
+    for (const ShiftedTile& tile : request.shifts.front().tiles)
         bytes += ::sm90::shifted_end_bytes(tile.by_key ? shape.key_tile : 64 * shape.consumers);
     return bytes;
 }
@@ -422,6 +419,7 @@ KernelConfig configured(const KernelRequest& request, const ForwardSchedule& sch
         config.specialized->shifted_reads = static_cast<int>(request.shifts.front().tiles.size());
         config.reason +=
             ", shifted reads by tiles: " + std::to_string(config.specialized->shifted_reads);
+        if (sizes.shifted_end_bytes != 0) config.reason += ", beyond all clamps by lines";
     }
     if (reads == Reads::beside_copies) {
         config.reason += ", keys copied by threads: ";
