@@ -47,6 +47,7 @@ Answer attention_oracle(const ir::Program& program, const Problem& p) {
     Answer answer;
     answer.o.assign(static_cast<std::size_t>(p.batch * p.heads * p.q_len * p.head_dim_v), 0);
     answer.lse.assign(static_cast<std::size_t>(p.batch * p.heads * p.q_len), kMinusInfinity);
+    answer.max_scores = answer.lse;
     answer.dq.assign(p.q.size(), 0);
     answer.dk.assign(p.k.size(), 0);
     answer.dq_absolute = answer.dq;
@@ -125,6 +126,7 @@ Answer attention_oracle(const ir::Program& program, const Problem& p) {
                     if (element.visible) sum += std::exp(element.score - highest);
                 const double lse = highest + std::log(sum);
                 answer.lse[static_cast<std::size_t>(q_row)] = lse;
+                answer.max_scores[static_cast<std::size_t>(q_row)] = highest;
                 TapeResult sink;
                 sink.score = kMinusInfinity;
                 if (program.sink != ir::kNoNode) sink = differentiate(of_sink, environment);

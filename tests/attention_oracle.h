@@ -32,7 +32,7 @@ struct Problem {
 inline constexpr double kF32Rounding = 1e-6;
 
 struct Answer {
-    std::vector<double> o, lse, dq, dk, dv;
+    std::vector<double> o, lse, max_scores, dq, dk, dv;
     std::map<std::string, std::vector<double>> d_buffers; // of grad buffers
     // Sums of the absolute values of what the gradients sum, and of what f32 loses in the mod's
     // slopes by kF32Rounding: large where terms cancel.

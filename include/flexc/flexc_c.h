@@ -193,7 +193,7 @@ typedef struct flexc_compile_options {
     int32_t part_of_heads;
     int32_t batch_invariant; /* the bits of a request do not depend on others in the batch */
     int32_t kv_dtype;        /* of k and v where it is another: e4m3, e5m2 or i8; forward only */
-    int32_t reserved;
+    int32_t max_scores;      /* for max_scores of flexc_forward_tensors */
 } flexc_compile_options;
 
 typedef struct flexc_kernel flexc_kernel;
@@ -367,6 +367,9 @@ typedef struct flexc_forward_tensors {
     /* With kv_dtype, f32: [], [H_KV], or for each page of paged keys [PAGES,H_KV], else for each
      * batch entry or request [B,H_KV]; a dim of 1 stands for all. NULL: 1. */
     const flexc_tensor *k_scale, *v_scale;
+    /* As lse, and f32: the largest score that a row sees, -inf where it sees nothing; of a kernel
+     * that was compiled for it. May be NULL. */
+    const flexc_tensor* max_scores;
 } flexc_forward_tensors;
 
 /* o and lse as forward gave them; d_lse may be absent. Gradients of buffers are closer with o in

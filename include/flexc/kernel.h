@@ -89,6 +89,10 @@ struct ForwardTensors {
     // for the tensor, [H_KV], or for each page of paged keys [PAGES, H_KV], else for each batch
     // entry or request [B, H_KV]; a dim of 1 stands for all. 1 where there is none.
     TensorView k_scale, v_scale;
+    // With CompileOptions::max_scores, in the shape of lse, f32; may be absent: the largest score
+    // that a row sees, after the score_mod, and -inf where it sees nothing. A sink is no score. Of
+    // a row with a NaN it is any number.
+    TensorView max_scores;
 };
 
 // o and lse as forward gave them; d_lse may be absent. dq, dk, dv in the kernel's type or f32.

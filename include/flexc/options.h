@@ -146,6 +146,8 @@ struct CompileOptions {
     // Few queries on many keys are slower where few of them are in a batch, and take more
     // workspace: each divides its keys by itself.
     bool batch_invariant = false;
+    // For ForwardTensors::max_scores.
+    bool max_scores = false;
     // What is visible, instead of attention: every score is 0 but those that the score_mod makes
     // -inf, so that lse is the logarithm of how many keys a row sees. There is no backward then.
     bool count_visible = false;

@@ -146,6 +146,7 @@ Result<CompileOptions> read_options(const flexc_compile_options* given) {
     options.backward = read->forward_only == 0;
     options.deterministic = read->deterministic != 0;
     options.batch_invariant = read->batch_invariant != 0;
+    options.max_scores = read->max_scores != 0;
     options.report_out_of_range = read->report_out_of_range != 0;
     options.source_name = text_or(read->source_name, options.source_name);
     options.mask_mod = text_or(read->mask_mod, "");
@@ -249,6 +250,7 @@ Result<ForwardTensors> read_forward(const flexc_forward_tensors* given) {
     read_common(reader, *read, tensors);
     reader.read(read->k_scale, "k_scale", tensors.k_scale);
     reader.read(read->v_scale, "v_scale", tensors.v_scale);
+    reader.read(read->max_scores, "max_scores", tensors.max_scores);
     return reader.finish(tensors);
 }
 

@@ -56,6 +56,7 @@ std::string key_of(std::string_view text, const CompileOptions& options) {
         .field("schedule", options.schedule)
         .field("deterministic", std::uint64_t{options.deterministic})
         .field("batch_invariant", std::uint64_t{options.batch_invariant})
+        .field("max_scores", std::uint64_t{options.max_scores})
         .field("count_visible", std::uint64_t{options.count_visible})
         .field("sink_use", static_cast<std::uint64_t>(options.sink_use))
         .field("one_sequence", static_cast<std::uint64_t>(options.one_sequence))

@@ -140,7 +140,8 @@ std::string mod_text(const plan::Program& program, const KernelConfig& config) {
                           {.dtype = options.dtype,
                            .head_dim = options.head_dim,
                            .head_dim_v = options.head_dim_v,
-                           .kv_dtype = options.kv_dtype});
+                           .kv_dtype = options.kv_dtype,
+                           .returns_max_scores = options.max_scores});
 }
 
 Result<CompiledKernel> compile_kernel(const plan::Program& program,

@@ -236,6 +236,8 @@ class Emitter {
         constant("bool", "kHasScoreMod", has_score_mod());
         constant("bool", "kPersistent", config_.is_persistent);
         constant("bool", "kReportsOutOfRange", reports());
+        if (config_.kind == plan::KernelKind::forward)
+            constant("bool", "kReturnsMaxScores", options_.returns_max_scores);
         constant("int", "kGradients", gradients().size());
         if (is_backward(config_.kind)) {
             constant("bool", "kAccumulatesQueryGradient",

@@ -16,6 +16,7 @@ struct EmitOptions {
     int head_dim = 64;
     int head_dim_v = 64;
     std::optional<DType> kv_dtype = {}; // of k and v, where it is another
+    bool returns_max_scores = false;    // of forwards
     // The user's program, quoted in a comment; empty: none. Leave it out of texts that are hashed.
     std::string_view source_text;
 };

@@ -104,6 +104,8 @@ Result<void> check_forward(const DistributedPlanState& plan, const ForwardTensor
                            .is_f32 = true,
                            .is_written = true,
                            .is_optional = true}};
+    if (tensors.max_scores)
+        return runtime::invalid("max_scores: attention across ranks gives no largest scores");
     if (auto checked = check_lengths(tensors.lengths); !checked) return checked;
     if (auto checked = check_all(plan, rules); !checked) return checked;
     std::array<TensorView, ir::kMaxBuffers> views;

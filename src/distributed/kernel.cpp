@@ -50,6 +50,9 @@ Result<DistributedKernel> compile_distributed(std::string_view text, const Compi
             return Error{ErrorCode::unsupported,
                          "attention across ranks is for k and v of the type of q: leave kv_dtype "
                          "out"};
+        if (options.max_scores)
+            return Error{ErrorCode::unsupported,
+                         "attention across ranks gives no largest scores: leave max_scores out"};
         options.gradient_type = GradientType::f32;
         auto state = std::make_shared<detail::DistributedKernelState>();
         state->text = text;

@@ -435,6 +435,7 @@ void set_checked(const KernelState& kernel, const PlanState& plan, const Forward
     set_shared(kernel, tensors, attention);
     attention.k_scale = scale_argument(tensors.k_scale);
     attention.v_scale = scale_argument(tensors.v_scale);
+    attention.max_scores = argument(tensors.max_scores, kernel.options.query_layout, false);
     if (kernel.options.query_layout == Layout::ragged) attention.q_rows = tensors.q.shape[0];
     if (kernel.options.key_layout == Layout::ragged)
         attention.kv_rows = std::min(tensors.k.shape[0], tensors.v.shape[0]);
@@ -463,10 +464,15 @@ Result<void> set_tensors(const KernelState& kernel, const PlanState& plan,
                          const ForwardTensors& tensors, BoundCall& call) {
     const std::int64_t d = kernel.options.head_dim, dv = kernel.options.head_dim_v;
     const Rules rule(kernel, plan, call);
-    const TensorRule rules[] = {rule.of_queries("q", tensors.q, d), rule.of_keys("k", tensors.k, d),
+    const TensorRule rules[] = {rule.of_queries("q", tensors.q, d),
+                                rule.of_keys("k", tensors.k, d),
                                 rule.of_keys("v", tensors.v, dv),
                                 written(or_f32(rule.of_queries("o", tensors.o, dv))),
-                                written(optional(rule.of_rows("lse", tensors.lse)))};
+                                written(optional(rule.of_rows("lse", tensors.lse))),
+                                written(optional(rule.of_rows("max_scores", tensors.max_scores)))};
+    if (tensors.max_scores && !kernel.options.max_scores)
+        return invalid("max_scores: the kernel was compiled without them: set "
+                       "CompileOptions::max_scores");
     if (auto checked = check_all(rules, kernel.options.dtype); !checked) return checked;
     if (auto checked = check_lengths_of(kernel, call, tensors.lengths); !checked) return checked;
     for (const auto& [name, scale] :

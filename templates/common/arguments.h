@@ -46,7 +46,11 @@ struct ScaleArgument {
 // What all kernels share. A family has a struct beside it: sm80/arguments.h, sm90/arguments.h.
 struct AttentionArguments {
     TensorArgument q, k, v, o; // [B, H, Q, D], [B, H_KV, KV, D], [B, H_KV, KV, DV], [B, H, Q, DV]
-    TensorArgument lse, d_lse; // [B, H, Q] f32, natural log; stride_d is unused
+    TensorArgument lse;        // [B, H, Q] f32, natural log; stride_d is unused
+    // The same of a backward; of a forward with mod::kReturnsMaxScores.
+    union {
+        TensorArgument d_lse, max_scores;
+    };
     TensorArgument d_out, dq, dk, dv; // as o, q, k, v
     float* row_facts;                 // workspace [B, H, fact_rows / 64, kRowFacts, 64]
     int fact_rows;                    // of a head: enough for tiles of kReferenceRows

@@ -18,7 +18,8 @@ __device__ inline void store_row(const AttentionArguments& attention, const Sequ
             flexc_from_float<Element>(value);
 }
 
-// lse and what the row's sums have to be multiplied by; one lane for each row calls this.
+// lse, the largest score, and what the row's sums have to be multiplied by; one lane for each row
+// calls this.
 __device__ inline float finish_row(const AttentionArguments& attention,
                                    const mod::Arguments& arguments, const SequenceLength& length,
                                    int h, int query, float maximum, float sum) {
@@ -29,6 +30,7 @@ __device__ inline float finish_row(const AttentionArguments& attention,
     if (attention.lse.data)
         *query_plane<float>(attention.lse, length, h).at(query, 0) =
             nothing_visible ? negative_infinity() : softmax.lse(0, sum);
+    store_max_score(attention, length, h, query, maximum);
     if (nothing_visible) return 0;
     return reciprocal_fast(Sink::add(attention, arguments, length, h, query, maximum, sum));
 }
@@ -137,6 +139,7 @@ __device__ inline void clear_row(const AttentionArguments& attention, const Sequ
                                  const PackedRow& at) {
     if (attention.lse.data && lane_index() == 0)
         *query_plane<float>(attention.lse, length, at.h).at(at.query, 0) = negative_infinity();
+    if (lane_index() == 0) store_max_score(attention, length, at.h, at.query, negative_infinity());
     for (int column = lane_index(); column < mod::kHeadDimV; column += 32)
         store_row(attention, length, at.h, at.query, column, 0);
 }

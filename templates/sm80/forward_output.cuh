@@ -1,4 +1,5 @@
-// Epilogue of the forward kernel: the output divided by its rows' sums of weights, and lse.
+// Epilogue of the forward kernel: the output divided by its rows' sums of weights, lse, and rows'
+// largest scores.
 #pragma once
 
 #include "common/select.h"
@@ -8,6 +9,19 @@
 #include "sm80/tile_order.cuh"
 
 namespace sm80 {
+
+// A row's maximum as a score.
+__device__ inline float score_of(const AttentionArguments& attention, float maximum) {
+    return scales_early(attention) ? maximum : maximum * attention.scale;
+}
+
+__device__ inline void store_max_score(const AttentionArguments& attention,
+                                       const SequenceLength& length, int h, int row,
+                                       float maximum) {
+    if (mod::kReturnsMaxScores && attention.max_scores.data)
+        *query_plane<float>(attention.max_scores, length, h).at(row, 0) =
+            score_of(attention, maximum);
+}
 
 // What joins a row's weights when it ends.
 struct NoSink {
@@ -23,8 +37,7 @@ struct SinkOfProgram {
         const float sink =
             mod::Sink::value(arguments, length.b(), h, h / (attention.heads / attention.kv_heads),
                              length.q_idx(row));
-        const float natural = scales_early(attention) ? maximum : maximum * attention.scale;
-        return sum + exp2_fast((sink - natural) * kLog2E);
+        return sum + exp2_fast((sink - score_of(attention, maximum)) * kLog2E);
     }
 };
 using Sink = Select<mod::Sink::kExists, SinkOfProgram, NoSink>;
@@ -74,6 +87,9 @@ __device__ inline void store_output(const AttentionArguments& attention,
         stage_row(staging, 8 * i + lane / 4, output, i, factor, is_unused);
         if (attention.lse.data && lane % 4 == 0 && row < length.query_rows())
             *lse.at(row, 0) = nothing_visible ? negative_infinity() : softmax.lse(i, sum);
+        if (lane % 4 == 0 && row < length.query_rows())
+            store_max_score(attention, length, h, row,
+                            nothing_visible ? negative_infinity() : softmax.maximum[i]);
     }
     __syncwarp();
     if (attention.o_flags & kOutputF32)

@@ -26,8 +26,22 @@ __device__ inline void multiply_rows(Output& output, const float (&factor)[2]) {
         output[i] *= factor[fragment_row(i)];
 }
 
-// Divides by the sums, and stores the log-sum-exp. `row` is the first of the thread's two. Rows
-// that a request does not use say what the program says of nothing.
+// Of the thread's row r, where the program returns it.
+template <typename SoftmaxOfRows>
+__device__ void store_max_score(const AttentionArguments& attention, const HeadPlace& place,
+                                const SequenceLength& length, int row, bool nothing_visible,
+                                const SoftmaxOfRows& softmax, int r, const Logits& logits) {
+    if constexpr (mod::kReturnsMaxScores) {
+        const TensorArgument& to = attention.max_scores;
+        if (to.data && threadIdx.x % 4 == 0 && row < length.query_rows())
+            static_cast<float*>(to.data)[place.b * to.stride_b + place.h * to.stride_h +
+                                         (length.first_query_row() + row) * to.stride_s] =
+                nothing_visible ? negative_infinity() : softmax.max_score(r, logits);
+    }
+}
+
+// Divides by the sums, and stores the log-sum-exp and the largest scores. `row` is the first of the
+// thread's two. Rows that a request does not use say what the program says of nothing.
 __device__ inline void normalise(const AttentionArguments& attention,
                                  const mod::Arguments& arguments, const HeadPlace& place,
                                  const SequenceLength& length, int row, const Logits& logits,
@@ -52,6 +66,7 @@ __device__ inline void normalise(const AttentionArguments& attention,
         if (attention.lse.data && threadIdx.x % 4 == 0 && row + 8 * r < length.query_rows())
             lse[(row + 8 * r) * attention.lse.stride_s] =
                 nothing_visible ? negative_infinity() : softmax.lse(r, sum, logits);
+        store_max_score(attention, place, length, row + 8 * r, nothing_visible, softmax, r, logits);
     }
     multiply_rows(output, factor);
     if constexpr (!mod::Layouts::kAreDense)

@@ -18,20 +18,25 @@ namespace sm90 {
 
 constexpr int kNever = -1; // a pause of compute_p() that does not come
 
+// Of a row's columns that this thread has, as many from the first on.
+template <int kColumns>
+__device__ float largest_of_columns(const Scores& scores, int r, int first = 0) {
+    float even = scores[accumulator(r, first)], odd = scores[accumulator(r, first + 1)];
+#pragma unroll
+    for (int j = first + 2; j < first + kColumns; j += 2) {
+        even = fmaxf(even, scores[accumulator(r, j)]);
+        odd = fmaxf(odd, scores[accumulator(r, j + 1)]);
+    }
+    return fmaxf(even, odd);
+}
+
 // The maximum of a row, offsets included, over the four threads that share it; at least `highest`.
 __device__ inline float highest_of(const Scores& logits, const Logits& form, int r, float highest) {
 #pragma unroll
     for (int part = 0; part < Logits::kOffsets; ++part) {
         constexpr int kColumns = kFragmentColumns / Logits::kOffsets;
-        const int first = part * kColumns;
-        float even = logits[accumulator(r, first)];
-        float odd = logits[accumulator(r, first + 1)];
-#pragma unroll
-        for (int j = first + 2; j < first + kColumns; j += 2) {
-            even = fmaxf(even, logits[accumulator(r, j)]);
-            odd = fmaxf(odd, logits[accumulator(r, j + 1)]);
-        }
-        highest = fmaxf(highest, fmaxf(even, odd) + form.offset(r, part));
+        highest = fmaxf(highest, largest_of_columns<kColumns>(logits, r, part * kColumns) +
+                                     form.offset(r, part));
     }
     return quad_max(highest);
 }
@@ -384,14 +389,8 @@ class LateSoftmax : public SoftmaxRows {
     __device__ void rise(Scores& exponents, Logits& form) {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            float even = exponents[accumulator(r, 0)], odd = exponents[accumulator(r, 1)];
-#pragma unroll
-            for (int j = 2; j < kFragmentColumns; j += 2) {
-                even = fmaxf(even, exponents[accumulator(r, j)]);
-                odd = fmaxf(odd, exponents[accumulator(r, j + 1)]);
-            }
             const float subtracted = maximum_so_far(r);
-            const float most = quad_max(fmaxf(even, odd)) + subtracted;
+            const float most = highest_of_exponents(exponents, r, subtracted);
             const float after = fmaxf(maximum[r], most);
             shrink[r] = saw_something(r) ? exp2_fast(maximum[r] - after) : 1;
             sum[r] *= shrink[r];
@@ -405,6 +404,7 @@ class LateSoftmax : public SoftmaxRows {
         }
     }
 
+  protected:
     // Whether exponents of the row are relative to its running maximum. They are not while that is
     // large or nothing was visible yet; then every block tests for a rise.
     __device__ bool has_maximum(int r) const {
@@ -414,6 +414,10 @@ class LateSoftmax : public SoftmaxRows {
     }
     // From any finite max_log2, what is hidden has P = 2^-inf = 0.
     __device__ float maximum_so_far(int r) const { return has_maximum(r) ? maximum[r] : 0; }
+    // Of a row, over the four threads that share it, with what was subtracted.
+    static __device__ float highest_of_exponents(const Scores& exponents, int r, float subtracted) {
+        return quad_max(largest_of_columns<kFragmentColumns>(exponents, r)) + subtracted;
+    }
 };
 
 // Without a score mod, for what a 2-D key index, tables, kinds of keys or shifted reads add, and
@@ -422,8 +426,43 @@ constexpr bool kMaximaSeldomRise =
     (mod::KeyIndex2d::kWidth > 0) || !mod::kHasScoreMod || mod::ForwardSchedule::kStartsAtHighest ||
     kForm.is_product || (Logits::kStartsWithBias && (Logits::kStartsWithTables || kReadsShifts));
 constexpr bool kLogitsAreExact = Logits::kFactorIsOne && !Logits::kHasOffset;
-using Softmax = Select<Logits::kAreBounded, BoundedSoftmax,
-                       Select<kMaximaSeldomRise, LateSoftmax,
-                              Select<kLogitsAreExact, OnlineSoftmax, ScaledOnlineSoftmax>>>;
+using SoftmaxOfOutput = Select<Logits::kAreBounded, BoundedSoftmax,
+                               Select<kMaximaSeldomRise, LateSoftmax,
+                                      Select<kLogitsAreExact, OnlineSoftmax, ScaledOnlineSoftmax>>>;
+
+// The largest score of each row beside a softmax, whose own maximum may be lower, or none. A block
+// of logits is looked at before it becomes P.
+template <typename Base> class SoftmaxWithMaxScores : public Base {
+  public:
+    template <int kPause, typename Between, typename Rescale, typename Take>
+    __device__ void compute_p(Scores& logits, Logits& form, bool is_first, Between between,
+                              Rescale rescale, Take take) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            if constexpr (Logits::kAreRelative)
+                highest_[r] = fmaxf(highest_[r],
+                                    Base::highest_of_exponents(logits, r, Base::maximum_so_far(r)));
+            else
+                highest_[r] = highest_of(logits, form, r, highest_[r]);
+        }
+        Base::template compute_p<kPause>(logits, form, is_first, between, rescale, take);
+    }
+
+    // Of a row that saw something.
+    __device__ float max_score(int r, const Logits& form) const {
+        const float at = Logits::kAreRelative ? highest_[r] : form.exponent(highest_[r]);
+        if (fabsf(at) < kLargeExponent) return (at + form.lse_shift()) * kLn2;
+        const float natural = Logits::kAreRelative ? Logits::natural_of(highest_[r], kLn2)
+                                                   : form.natural(highest_[r]);
+        return natural + form.lse_shift() * kLn2;
+    }
+
+  private:
+    // Logits with offsets, or exponents where logits are relative.
+    float highest_[2] = {negative_infinity(), negative_infinity()};
+};
+
+using Softmax =
+    Select<mod::kReturnsMaxScores, SoftmaxWithMaxScores<SoftmaxOfOutput>, SoftmaxOfOutput>;
 
 } // namespace sm90

@@ -65,18 +65,19 @@ std::string compare(const char* what, const std::vector<double>& got,
     return formatted("{}: relative error {:.2e}, allowed {:.2e}\n", what, ratio, relative);
 }
 
-std::string compare_lse(const std::vector<double>& got, const std::vector<double>& want,
-                        double absolute) {
+// Of lse, or of rows' largest scores.
+std::string compare_rows(const char* what, const std::vector<double>& got,
+                         const std::vector<double>& want, double absolute) {
     for (std::size_t i = 0; i < want.size(); ++i) {
         // From here on a kernel may say the largest float.
         if (std::isfinite(want[i]) && std::abs(want[i]) >= 0x1p120) {
             if (std::isfinite(got[i]) && std::abs(got[i]) >= 0x1p120 && got[i] * want[i] > 0)
                 continue;
-            return formatted("lse: {} where {} is right, at {}\n", got[i], want[i], i);
+            return formatted("{}: {} where {} is right, at {}\n", what, got[i], want[i], i);
         }
         const double allowed = absolute + kF32Rounding * std::abs(want[i]);
         if (std::isinf(want[i]) ? got[i] != want[i] : !(std::abs(got[i] - want[i]) <= allowed))
-            return formatted("lse: {} where {} is right, at {}\n", got[i], want[i], i);
+            return formatted("{}: {} where {} is right, at {}\n", what, got[i], want[i], i);
     }
     return "";
 }
@@ -92,11 +93,13 @@ CompileOptions options_of(const Case& one, Device device) {
             .head_dim = one.head_dim,
             .head_dim_v = value_dim(one),
             .device = device,
+            .backward = one.backward,
             .forward_kernel = one.forward_kernel,
             .backward_kernel = one.backward_kernel,
             .tile_source = one.tile_source,
             .gradient_type = one.gradient_type,
             .deterministic = one.deterministic,
+            .max_scores = one.max_scores,
             .part_of_heads = one.global_heads != 0};
 }
 
@@ -246,13 +249,20 @@ Comparison compare_one_draw(const Kernel& kernel, const ir::Program& program, co
     Tensor dv(device, out, kv_shape(p.head_dim_v), padding);
     Tensor lse(device, DType::f32, {p.batch, p.heads, p.q_len});
     Tensor d_lse(device, DType::f32, {p.batch, p.heads, p.q_len});
+    Tensor max_scores(device, DType::f32, {p.batch, p.heads, p.q_len});
     q.set(p.q);
     k.set(p.k);
     v.set(p.v);
     d_out.set(p.d_out);
     if (one.with_d_lse) d_lse.set(p.d_lse);
 
-    const ForwardTensors forward = {q.view(), k.view(), v.view(), o.view(), lse.view()};
+    const ForwardTensors forward = {.q = q.view(),
+                                    .k = k.view(),
+                                    .v = v.view(),
+                                    .o = o.view(),
+                                    .lse = lse.view(),
+                                    .max_scores =
+                                        one.max_scores ? max_scores.view() : TensorView{}};
     const BackwardTensors backward = {q.view(),
                                       k.view(),
                                       v.view(),
@@ -279,7 +289,7 @@ Comparison compare_one_draw(const Kernel& kernel, const ir::Program& program, co
          .global_kv_heads =
              one.global_heads == 0 ? std::nullopt : std::optional(one.global_kv_heads),
          .forward = &forward,
-         .backward = &backward});
+         .backward = one.backward ? &backward : nullptr});
     if (!plan) return {plan.error().message};
     auto memory = DeviceMemory::allocate(device, std::max<std::size_t>(plan->workspace_bytes(), 1));
     if (!memory) return {memory.error().message};
@@ -288,7 +298,7 @@ Comparison compare_one_draw(const Kernel& kernel, const ir::Program& program, co
     if (auto done = kernel.forward(*plan, forward, buffers, workspace); !done)
         return {done.error().message};
     std::vector<std::vector<std::byte>> before;
-    for (int run = 0; run < one.runs; ++run) {
+    for (int run = 0; one.backward && run < one.runs; ++run) {
         std::vector<std::vector<std::byte>> last;
         if (run > 0) {
             for (Tensor* result : {&dq, &dk, &dv})
@@ -302,17 +312,21 @@ Comparison compare_one_draw(const Kernel& kernel, const ir::Program& program, co
         (void)memory->fill(0xff);
         if (auto done = kernel.backward(*plan, backward, buffers, gradients, workspace); !done)
             return {done.error().message};
-        if (auto done = synchronize(device); !done) return {done.error().message};
     }
+    if (auto done = synchronize(device); !done) return {done.error().message};
 
     const Answer want = attention_oracle(program, p);
     const Tolerance allowed = tolerance(one.dtype);
-    std::string problems =
-        compare("o", o.get(), want.o, allowed.output, allowed.zero) +
-        compare_lse(lse.get(), want.lse, allowed.log_sum_exp) +
-        compare("dq", dq.get(), want.dq, allowed.gradient, allowed.zero, want.dq_absolute) +
-        compare("dk", dk.get(), want.dk, allowed.gradient, allowed.zero, want.dk_absolute) +
-        compare("dv", dv.get(), want.dv, allowed.gradient, allowed.zero);
+    std::string problems = compare("o", o.get(), want.o, allowed.output, allowed.zero) +
+                           compare_rows("lse", lse.get(), want.lse, allowed.log_sum_exp);
+    if (one.max_scores)
+        problems +=
+            compare_rows("max_scores", max_scores.get(), want.max_scores, allowed.log_sum_exp);
+    const bool is_near_kink = want.margin < kF32Rounding;
+    if (!one.backward) return {problems, is_near_kink};
+    problems += compare("dq", dq.get(), want.dq, allowed.gradient, allowed.zero, want.dq_absolute) +
+                compare("dk", dk.get(), want.dk, allowed.gradient, allowed.zero, want.dk_absolute) +
+                compare("dv", dv.get(), want.dv, allowed.gradient, allowed.zero);
     for (std::size_t i = 0; i < gradients.size(); ++i) {
         const std::string label = formatted("d.{}", gradients[i].name);
         problems +=
@@ -320,7 +334,7 @@ Comparison compare_one_draw(const Kernel& kernel, const ir::Program& program, co
                     want.d_buffers.at(std::string(gradients[i].name)), allowed.gradient,
                     allowed.zero, want.d_buffers_absolute.at(std::string(gradients[i].name)));
     }
-    return {problems, want.margin < kF32Rounding};
+    return {problems, is_near_kink};
 }
 
 // With other data where these are near a kink: either slope is right there.

@@ -36,6 +36,8 @@ struct Case {
     bool strided = false;     // [B, S, H, D] storage and a padded row
     std::int64_t padding = 3; // of that row, in elements; 8 keeps 16-bit rows aligned
     bool f32_outputs = false;
+    bool backward = true;
+    bool max_scores = false;
     ForwardKernel forward_kernel = ForwardKernel::automatic;
     BackwardKernel backward_kernel = BackwardKernel::automatic;
     TileSource tile_source = TileSource::automatic;

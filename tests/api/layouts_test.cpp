@@ -258,6 +258,7 @@ struct Case {
     std::int64_t heads = 1, kv_heads = 1, d = 64, dv = 64;
     std::int64_t head_offset = 0, global_heads = 0, global_kv_heads = 0; // 0: all heads are here
     bool backward = false, has_d_lse = false, batch_invariant = false;
+    bool max_scores = false;
     bool deterministic = false, narrow_gradients = false; // dq, dk and dv of the kernel's type
     std::optional<DType> kv_dtype = {};                   // with scales of this form
     enum class Scales { none, one, heads, pages, all } scales = Scales::none;
@@ -449,6 +450,7 @@ struct Outputs {
     Rows o, lse, dq, dk, dv;
     Table dt, ds;
     Table dt_terms = {}; // of the reference: the sums of absolute values of what dt is the sum of
+    Rows max_scores = {};
 };
 
 // What nobody may read is NaN.
@@ -502,7 +504,8 @@ Outputs reference(const Case& one, const Inputs& in) {
                 filled(one.kv_total(), one.kv_heads, one.dv, 0),
                 Table(in.t.size(), 0),
                 Table(in.s.size(), 0),
-                Table(in.t.size(), 0)};
+                Table(in.t.size(), 0),
+                filled(one.q_total(), one.heads, 1, -kInfinity)};
     const double scale = scale_of(one);
     for (std::size_t b = 0; b < one.q_lens.size(); ++b)
         for (std::int64_t h = 0; h < one.heads; ++h)
@@ -537,6 +540,7 @@ Outputs reference(const Case& one, const Inputs& in) {
                 for (const Modified& score : scores)
                     sum += std::exp(score.value - maximum);
                 out.lse.at(row, h) = maximum + std::log(sum);
+                out.max_scores.at(row, h) = maximum;
                 const At at{static_cast<std::int64_t>(b),
                             h,
                             h_kv,
@@ -701,6 +705,7 @@ CompileOptions options_of(const Case& one, bool is_dense) {
             .backward_kernel = is_dense ? BackwardKernel::automatic : one.backward_kernel,
             .deterministic = one.deterministic,
             .batch_invariant = one.batch_invariant,
+            .max_scores = one.max_scores,
             .part_of_heads = one.global_heads > 0,
             .cache = {.disk = is_on_gpu(one.device)}};
 }
@@ -747,6 +752,7 @@ Outputs run(const Case& one, const Inputs& in) {
     // Gradients of buffers are closer with o in f32.
     Memory o(on, filled(in.q.rows, one.heads, one.dv, 7), one.backward ? DType::f32 : one.dtype);
     Memory lse(on, filled(in.q.rows, one.heads, 1, 7), DType::f32);
+    Memory max_scores(on, filled(in.q.rows, one.heads, 1, 7), DType::f32);
     const Numbers t(on, in.t, one.mod->is_integer), sink(on, in.s, false);
     std::vector<NamedTensor> buffers, gradients;
     if (one.mod->index != Mod::Index::none) {
@@ -765,7 +771,9 @@ Outputs run(const Case& one, const Inputs& in) {
                                  .o = q_view(o),
                                  .lse = lse.lse_view(q_batch),
                                  .k_scale = k_scale.view(),
-                                 .v_scale = v_scale.view()};
+                                 .v_scale = v_scale.view(),
+                                 .max_scores =
+                                     one.max_scores ? max_scores.lse_view(q_batch) : TensorView{}};
     PlanOptions options{.scale = scale_of(one),
                         .lengths = one.by_device ? one.later() : one.lengths(),
                         .cpu_threads = {.count = one.threads},
@@ -782,6 +790,7 @@ Outputs run(const Case& one, const Inputs& in) {
     const Called call(on, *plan);
     REQUIRE_OK(kernel.forward(*plan, forward, buffers, call.workspace));
     Outputs out{.o = o.get(), .lse = lse.get(), .dq = {}, .dk = {}, .dv = {}, .dt = {}, .ds = {}};
+    out.max_scores = max_scores.get();
     if (!one.backward) return out;
     const DType of_gradients = one.narrow_gradients ? one.dtype : DType::f32;
     Memory dq(on, filled(one.q_total(), one.heads, one.d, 7), of_gradients);
@@ -874,11 +883,13 @@ void expect_untouched(Rows& rows, const Owned& owned) {
 
 void check_outputs(const Case& one, const Outputs& got, Outputs expected) {
     const Owned queries = owned_queries(one);
-    for (Rows* rows : {&expected.o, &expected.lse, &expected.dq})
+    for (Rows* rows : {&expected.o, &expected.lse, &expected.dq, &expected.max_scores})
         expect_untouched(*rows, queries);
     const double tolerance = tolerance_of(one.dtype);
     check_rows(one, "o", got.o.numbers, expected.o.numbers, tolerance);
     check_rows(one, "lse", got.lse.numbers, expected.lse.numbers, 2e-5);
+    if (one.max_scores)
+        check_rows(one, "max_scores", got.max_scores.numbers, expected.max_scores.numbers, 2e-5);
     if (!one.backward) return;
     const Owned keys = owned_keys(one);
     for (Rows* rows : {&expected.dk, &expected.dv})
@@ -898,8 +909,9 @@ void check_dense(const Case& one, const Inputs& in, const Outputs& got) {
     using Index = Mod::Index;
     if (one.mod->index == Index::rows) return; // its rows begin at 0
     const Kernel kernel = kernel_of(one, true);
-    Outputs expected{
-        got.o, got.lse, got.dq, got.dk, got.dv, Table(got.dt.size(), 0), Table(got.ds.size(), 0)};
+    Outputs expected = got;
+    expected.dt.assign(got.dt.size(), 0);
+    expected.ds.assign(got.ds.size(), 0);
     for (std::size_t b = 0; b < one.q_lens.size(); ++b) {
         const std::int64_t n = one.q_lens[b], m = one.kv_lens[b], start = one.q_start(b);
         if (start < 0 || (reads_q_len && start > 0)) return;
@@ -1038,6 +1050,7 @@ Case random_case(Random& random, std::int64_t budget, std::int64_t most_requests
     one.dv = which % 3 == 0 ? 64 : one.d;
     constexpr DType kTypes[] = {DType::f32, DType::bf16, DType::f16};
     one.dtype = kTypes[which % 3];
+    one.max_scores = which % 2 == 1;
     one.kv_heads = random.integer(1, 3);
     constexpr std::array<std::int64_t, 7> kGroups = {1, 1, 2, 3, 4, 7, 16};
     one.heads = one.kv_heads * random.pick(kGroups);

@@ -318,6 +318,9 @@ TEST_CASE("what there is not for many ranks is said when it is compiled") {
     options = cpu_options();
     options.kv_dtype = DType::i8;
     CHECK(compile_distributed("score", options).error().code == ErrorCode::unsupported);
+    options = cpu_options();
+    options.max_scores = true;
+    CHECK(compile_distributed("score", options).error().code == ErrorCode::unsupported);
     CHECK(compile_distributed("score +", cpu_options()).error().code == ErrorCode::syntax);
     CHECK(!DistributedKernel().plan({}, nullptr));
 }

@@ -57,6 +57,7 @@ CompileOptions kernel_options(Random& random) {
     options.part_of_heads = random.chance(15);
     options.batch_invariant = random.chance(10);
     options.count_visible = random.chance(5);
+    options.max_scores = random.chance(20);
     options.cache.memory = false;
     options.cache.disk = false;
     return options;
@@ -200,6 +201,8 @@ void run_kernels(std::string_view input) {
     if (options.kv_dtype)
         for (TensorView* scale : {&forward.k_scale, &forward.v_scale})
             if (random.chance(80)) *scale = tensors.input(DType::f32, shapes.scale(random));
+    if (options.max_scores && random.chance(80))
+        forward.max_scores = tensors.output(DType::f32, shapes.rows());
     const Workspace workspace = tensors.workspace(plan->workspace_bytes());
     require_done(kernel->forward(*plan, forward, buffers, workspace), "forward");
     if (options.report_out_of_range) require_done(kernel->out_of_range(), "out_of_range");

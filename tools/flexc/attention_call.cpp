@@ -187,6 +187,9 @@ void AttentionCall::prepare(bool backward) {
     const auto o_type = options_.output_type == OutputType::f32 ? DType::f32 : shape_.dtype;
     outputs_.push_back(make_rows("o", o_type, o_shape(shape_), {}));
     outputs_.push_back(make("lse", DType::f32, lse_shape(shape_), {}));
+    if (kernel_.options().max_scores) {
+        outputs_.push_back(make("max_scores", DType::f32, lse_shape(shape_), {}));
+    }
     if (backward) {
         outputs_.push_back(make_rows("dq", shape_.dtype, q_shape(shape_), {}));
         outputs_.push_back(make_rows("dk", shape_.dtype, k_shape(shape_), {}));
@@ -256,7 +259,8 @@ ForwardTensors AttentionCall::forward_tensors() const {
             .o = output("o"),
             .lse = output("lse"),
             .k_scale = k_scale_.view,
-            .v_scale = v_scale_.view};
+            .v_scale = v_scale_.view,
+            .max_scores = output("max_scores")};
 }
 
 BackwardTensors AttentionCall::backward_tensors() const {

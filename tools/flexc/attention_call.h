@@ -100,7 +100,7 @@ class AttentionCall {
 
     const Kernel& kernel() const { return kernel_; }
     const ProblemShape& shape() const { return shape_; }
-    // o, lse, and after backward dq, dk, dv, d.NAME.
+    // o, lse, max_scores where the kernel has them, and after backward dq, dk, dv, d.NAME.
     const std::vector<DeviceTensor>& outputs() const { return outputs_; }
 
   private:

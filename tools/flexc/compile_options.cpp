@@ -9,6 +9,7 @@ void add_choice_options(CommandLine command, ChoiceOption& option) {
     command.flag("--deterministic", option.deterministic, "The same bits on every run");
     command.flag("--batch-invariant", option.batch_invariant,
                  "The same bits of a request whatever others are in the batch");
+    command.flag("--max-scores", option.max_scores, "The largest score of each row too");
     command.option("--forward-kernel", option.forward_kernel, "Which forward kernel",
                    {.usual = {"auto", "generic", "specialized"}});
     command.option("--backward-kernel", option.backward_kernel, "Which backward kernels",
@@ -28,6 +29,7 @@ void add_choice_options(CommandLine command, ChoiceOption& option) {
 void apply(const ChoiceOption& option, CompileOptions& options) {
     options.deterministic = option.deterministic;
     options.batch_invariant = option.batch_invariant;
+    options.max_scores = option.max_scores;
     options.forward_kernel = parse_forward_kernel(option.forward_kernel);
     options.backward_kernel = parse_backward_kernel(option.backward_kernel);
     options.tile_source = parse_tile_source(option.tile_source);

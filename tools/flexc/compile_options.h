@@ -11,7 +11,7 @@ namespace flexc::cli {
 
 struct ChoiceOption {
     std::optional<double> max_seconds, max_memory;
-    bool deterministic = false, batch_invariant = false;
+    bool deterministic = false, batch_invariant = false, max_scores = false;
     std::string forward_kernel = "auto", backward_kernel = "auto", tile_source = "auto";
     std::string gradient_type = "f32";
 };

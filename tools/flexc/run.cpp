@@ -286,7 +286,8 @@ void add_run(CommandLine program) {
                    "--backward, and each buffer by name; of other layouts what these ask for",
                    {.required = true, .file = true});
     command.option("--outputs", options->outputs,
-                   "safetensors: o, lse, and with --backward dq, dk, dv, d.NAME",
+                   "safetensors: o, lse, with --max-scores max_scores, and with --backward dq, dk, "
+                   "dv, d.NAME",
                    {.required = true, .file = true});
     command.flag("--backward", options->backward, "Gradients too");
     command.option("--device", options->device, "auto, cpu, cuda or cuda:N",

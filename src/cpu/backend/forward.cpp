@@ -228,6 +228,9 @@ class Forward {
                                    ? kNothing
                                    : static_cast<float>(double{maximum} + std::log(sum));
         }
+        // A sink raises the running maximum.
+        if (in_.max_scores.data != nullptr)
+            store_rows(in_.max_scores, DType::f32, 0, rows, 1, scratch.row_max, 1);
         std::fill_n(scratch.row_correction, rows.count, 1.0f);
         if (functions.sink != nullptr) {
             tile.columns = 1;

@@ -539,6 +539,9 @@ class Forward {
                 scratch.lse[row] =
                     started ? lse_of(block.row_max[first + row], block.row_sum[first + row])
                             : -kInfinity;
+            const Rows queries = queries_of(block, request, head);
+            // A sink raises the running maximum.
+            store_max_scores(queries, block.row_max + first);
             std::fill_n(block.row_correction + first, block.queries, 1.0f);
             if (functions.sink != nullptr) {
                 Tile tile = tile_of(scratch, block, request, head);
@@ -552,7 +555,7 @@ class Forward {
                 else
                     divide(output + row * dim_v, dim_v, block.row_correction[first + row],
                            block.row_sum[first + row]);
-            store(queries_of(block, request, head), output, scratch.lse);
+            store(queries, output, scratch.lse);
         }
     }
 
@@ -574,6 +577,11 @@ class Forward {
         const int dim_v = shape_.head_dim_v;
         store_rows(in_.o, shape_.dtype, in_.o_flags, rows, dim_v, output, dim_v);
         if (in_.lse.data != nullptr) store_rows(in_.lse, DType::f32, 0, rows, 1, lse, 1);
+    }
+
+    void store_max_scores(const Rows& rows, const float* max_scores) const {
+        if (in_.max_scores.data != nullptr)
+            store_rows(in_.max_scores, DType::f32, 0, rows, 1, max_scores, 1);
     }
 
     // Of one result, in the order of its keys.
@@ -609,10 +617,13 @@ class Forward {
     void clear_unused(int request) const {
         const Sequence& sequence = all_.of(request);
         const std::array<float, kMaxHeadDim> zeros{};
-        const float lse = -kInfinity;
+        const float nothing = -kInfinity;
         for (std::int64_t row = sequence.q_len; row < sequence.q_rows; ++row)
-            for (int head = 0; head < in_.heads; ++head)
-                store({request, head, sequence.q_row + row, 1}, zeros.data(), &lse);
+            for (int head = 0; head < in_.heads; ++head) {
+                const Rows rows{request, head, sequence.q_row + row, 1};
+                store(rows, zeros.data(), &nothing);
+                store_max_scores(rows, &nothing);
+            }
     }
 
     const Launch& launch_;
