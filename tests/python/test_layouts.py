@@ -169,16 +169,18 @@ def test_training_with_other_documents():
 def test_rows_that_are_not_used():
     """seqused: 0 and -inf. Rows of nobody: 0 in what flexc makes, and left alone in what it is given."""
     batch = Batch([6, 5], [7, 9])
-    kernel = compiled(query_layout="ragged", key_layout="ragged")
+    kernel = compiled(query_layout="ragged", key_layout="ragged", max_scores=True)
     q, k, v = (np.concatenate([x, np.full((3, *x.shape[1:]), np.nan, np.float32)]) for x in (batch.q, batch.k, batch.v))
     lengths = {"cu_seqlens_q": batch.cu_seqlens_q, "cu_seqlens_k": batch.cu_seqlens_k, "seqused_q": [4, 5],
                "seqused_k": [2, 9]}
     plan = kernel.plan(q, k, v, **lengths)
-    out, lse = plan.forward(q, k, v)
+    out, lse, max_scores = plan.forward(q, k, v)
     batch.kv_lens = [2, 9]
     wanted = [batch.reference(b).out[0].swapaxes(0, 1) for b in range(2)]
     close(out, np.concatenate([wanted[0][:4], np.zeros((2, HEADS, DIM)), wanted[1], np.zeros((3, HEADS, DIM))]))
-    assert np.isneginf(lse[4:6]).all() and (lse[11:] == 0).all()
+    for rows in (lse, max_scores):
+        assert np.isneginf(rows[4:6]).all() and (rows[11:] == 0).all()
+    close(max_scores[6:11], batch.reference(1).modified[0].max(-1).swapaxes(0, 1))
     given = np.full_like(out, 7)
     plan.forward(q, k, v, out=given)
     assert (given[11:] == 7).all() and (given[:11] == out[:11]).all()

@@ -142,6 +142,23 @@ def test_batch_invariant():
         assert (alone[0] == out[b:b + 1]).all() and (alone[1] == lse[b:b + 1]).all()
 
 
+@pytest.mark.parametrize("q_len, kv_len", [(37, 29), (2, 3000)])
+def test_max_scores(q_len, kv_len):
+    q, k, v = tensors(q=q_len, kv=kv_len)
+    text, mask = "score - 0.01 * abs(q_idx - kv_idx)", "q_idx != 1"
+    kernel = compiled(text, mask_mod=mask, max_scores=True, sink="9")
+    out, lse, max_scores = kernel.forward(q, k, v)
+    wanted = Reference(q, k, v, text, mask, sink="9")
+    close(out, wanted.out)
+    close(max_scores, wanted.modified.max(-1))
+    given = np.empty_like(max_scores)
+    assert kernel.forward(q, k, v, max_scores=given)[2] is given and (given == max_scores).all()
+    with pytest.raises(flexc.Error, match="max_scores: expected shape"):
+        kernel.forward(q, k, v, max_scores=given[0])
+    with pytest.raises(flexc.Error, match="set CompileOptions::max_scores"):
+        compiled().forward(q, k, v, max_scores=given)
+
+
 @pytest.mark.parametrize("q_len", [1, 37])
 def test_int8_keys(q_len):
     q, k, v = tensors(q=q_len)

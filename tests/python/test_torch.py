@@ -45,9 +45,8 @@ def over(mod, *dims):
     return mod
 
 
-def wanted(query, key, value, score_mod=None, mask_mod=None, scale=None):
-    groups = query.shape[1] // key.shape[1]
-    key, value = (x.expand(query.shape[0], -1, -1, -1).repeat_interleave(groups, 1) for x in (key, value))
+def scores(query, key, score_mod=None, mask_mod=None, scale=None):
+    """What the softmax takes, -inf where nothing is visible."""
     score = query.double() @ key.double().transpose(-1, -2)
     score = score * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
     index = [torch.arange(n, dtype=torch.int32) for n in score.shape]
@@ -56,6 +55,13 @@ def wanted(query, key, value, score_mod=None, mask_mod=None, scale=None):
             score = over(score_mod, 0)(score, *index).double()
         if mask_mod is not None:
             score = score.masked_fill(~over(mask_mod)(*index).expand(score.shape), -math.inf)
+    return score
+
+
+def wanted(query, key, value, score_mod=None, mask_mod=None, scale=None):
+    groups = query.shape[1] // key.shape[1]
+    key, value = (x.expand(query.shape[0], -1, -1, -1).repeat_interleave(groups, 1) for x in (key, value))
+    score = scores(query, key, score_mod, mask_mod, scale)
     hidden = (score == -math.inf).all(-1, keepdim=True)
     weights = torch.softmax(score.masked_fill(hidden, 0), -1).masked_fill(hidden, 0)
     return weights @ value.double(), torch.logsumexp(score, -1)
@@ -471,8 +477,32 @@ def test_aux():
     query, key, value = (x.detach() for x in tensors())
     out, aux = flex_attention(query, key, value, return_aux=AuxRequest(lse=True))
     close(aux.lse, wanted(query, key, value)[1])
-    with pytest.raises(flexc.errors.Unsupported):
-        flex_attention(query, key, value, return_aux=AuxRequest(max_scores=True))
+    assert aux.max_scores is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_max_scores(dtype):
+    slopes = parameter(4)
+
+    def mod(score, b, h, q, k):
+        return score + slopes[h] * (k - q)
+
+    def mask(b, h, q, k):
+        return (q > k) & (q != 7)  # whole rows are hidden
+    inputs = tensors(dtype=dtype)
+    block_mask = create_block_mask(mask, None, None, 35, 35)
+    out, aux = flex_attention(*inputs, mod, block_mask, return_aux=AuxRequest(lse=True, max_scores=True))
+    close(aux.max_scores, scores(*inputs[:2], mod, mask).amax(-1))
+    assert aux.max_scores.dtype == torch.float32 and not aux.max_scores.requires_grad
+    assert (aux.max_scores[:, :, 0] == -math.inf).all() and (aux.max_scores <= aux.lse).all()
+    # Beside them all is as without.
+    alone, lse = flex_attention(*inputs, mod, block_mask, return_lse=True)
+    assert torch.equal(out, alone) and torch.equal(aux.lse, lse)
+    for a, b in zip(*(torch.autograd.grad(x.sum(), [*inputs, slopes]) for x in (out, alone))):
+        assert torch.equal(a, b)
+    request = getattr(theirs, "AuxRequest", AuxRequest)(max_scores=True)
+    only = flex_attention(*inputs, mod, block_mask, return_aux=request)[1]
+    assert only.lse is None and torch.equal(only.max_scores, aux.max_scores)
 
 
 def kernels_made():

@@ -146,6 +146,26 @@ def test_returns():
         close(a, b, 1e-4)
 
 
+def test_max_scores():
+    slopes, inputs = parameter(4), tensors()
+
+    def alibi(score, b, h, q, k):
+        return score + slopes[h] * (k - q)
+
+    def step(q, k, v):
+        out, aux = flex_attention(q, k, v, alibi, return_aux=AuxRequest(max_scores=True))
+        return out, aux.max_scores
+    results, expected = whole(step, *inputs) if VERSION >= (2, 7) else torch.compile(step)(*inputs), step(*inputs)
+    for a, b in zip(results, expected):
+        close(a, b)
+    assert not results[1].requires_grad
+    for a, b in zip(*(torch.autograd.grad(out.sum(), [*inputs, slopes]) for out, _ in (results, expected))):
+        close(a, b, 1e-4)
+    traced = make_fx(step)(*inputs)
+    assert "attention_with_max_scores" in traced.code
+    close(traced(*inputs)[1], expected[1])
+
+
 def test_without_gradients():
     table = parameter(71, 4)
     inputs = tensors()

@@ -77,20 +77,21 @@ class Forward : public PassTensors<5> {
     bool read(Tensors& tensors, PyObject* tuple) {
         if (!PassTensors::read(tensors, tuple, {"q", "k", "v", "o", "lse"}, 3)) return false;
         const PassTensors& t = *this;
-        struct_ = {sizeof struct_, 0, t[0], t[1], t[2], t[3], t[4], nullptr, nullptr, nullptr};
+        struct_ = {sizeof struct_, 0, t[0], t[1], t[2], t[3], t[4]};
         return true;
     }
-    // (k_scale, v_scale), each may be None.
-    bool read_scales(Tensors& tensors, PyObject* tuple) {
-        if (!scales_.read(tensors, tuple, {"k_scale", "v_scale"}, 2)) return false;
-        struct_.k_scale = scales_[0];
-        struct_.v_scale = scales_[1];
+    // (k_scale, v_scale, max_scores), each may be None.
+    bool read_optional(Tensors& tensors, PyObject* tuple) {
+        if (!optional_.read(tensors, tuple, {"k_scale", "v_scale", "max_scores"}, 2)) return false;
+        struct_.k_scale = optional_[0];
+        struct_.v_scale = optional_[1];
+        struct_.max_scores = optional_[2];
         return true;
     }
     const flexc_forward_tensors* get() const { return &struct_; }
 
   private:
-    PassTensors<2> scales_;
+    PassTensors<3> optional_;
     flexc_forward_tensors struct_ = {};
 };
 

@@ -407,20 +407,20 @@ PyObject* plan_rows(PyObject* self, void*) {
                          static_cast<long long>(state.key_rows));
 }
 
-// forward((q, k, v, o, lse), buffers, stream, workspace, (k_scale, v_scale) or nothing)
+// forward((q, k, v, o, lse), buffers, stream, workspace, (k_scale, v_scale, max_scores) or nothing)
 PyObject* plan_forward(PyObject* self, PyObject* arguments) {
     PlanState& state = state_of(self);
     PyObject *given = nullptr, *buffers = nullptr, *stream = nullptr, *space = nullptr,
-             *scales = nullptr;
+             *optional = nullptr;
     if (PyArg_ParseTuple(arguments, "O!O!OO|O!", &PyTuple_Type, &given, &PyTuple_Type, &buffers,
-                         &stream, &space, &PyTuple_Type, &scales) == 0)
+                         &stream, &space, &PyTuple_Type, &optional) == 0)
         return nullptr;
     Tensors tensors(stream);
     Forward forward;
     NamedTensors named;
     void* handle = nullptr;
     if (!forward.read(tensors, given) ||
-        (scales != nullptr && !forward.read_scales(tensors, scales)) ||
+        (optional != nullptr && !forward.read_optional(tensors, optional)) ||
         !named.read(tensors, buffers, state.buffers, false) || !tensors.stream(handle))
         return nullptr;
     Workspace workspace(state, handle);

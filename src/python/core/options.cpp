@@ -21,6 +21,7 @@ constexpr IntegerField kIntegers[] = {
     {"query_layout", &flexc_compile_options::query_layout},
     {"key_layout", &flexc_compile_options::key_layout},
     {"batch_invariant", &flexc_compile_options::batch_invariant},
+    {"max_scores", &flexc_compile_options::max_scores},
     {"report_out_of_range", &flexc_compile_options::report_out_of_range},
     {"no_memory_cache", &flexc_compile_options::no_memory_cache},
     {"no_disk_cache", &flexc_compile_options::no_disk_cache},

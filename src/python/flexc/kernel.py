@@ -65,7 +65,7 @@ def compile_options(dtype="bf16", head_dim=64, head_dim_v=None, device=None, mas
                     forward_kernel="auto", backward_kernel="auto", schedule=None, source_name=None, memory_cache=True,
                     disk_cache=True, cache_directory=None, cache_max_bytes=None, pack=None, max_compile_seconds=None,
                     max_compile_memory=None, part_of_heads=False, batch_invariant=False, kv_dtype=None,
-                    query_layout="dense", key_layout="dense", sink=None):
+                    query_layout="dense", key_layout="dense", sink=None, max_scores=False):
     """The dict that the module takes. Keywords are those of `compile`."""
     kind, index = parse_device(device)
     return {
@@ -81,7 +81,7 @@ def compile_options(dtype="bf16", head_dim=64, head_dim_v=None, device=None, mas
         "source_name": source_name, "no_memory_cache": int(not memory_cache), "no_disk_cache": int(not disk_cache),
         "cache_directory": cache_directory, "cache_max_bytes": cache_max_bytes, "pack": pack,
         "max_compile_seconds": max_compile_seconds, "max_compile_memory": max_compile_memory,
-        "part_of_heads": int(part_of_heads), "batch_invariant": int(batch_invariant),
+        "part_of_heads": int(part_of_heads), "batch_invariant": int(batch_invariant), "max_scores": int(max_scores),
         "kv_dtype": None if kv_dtype is None else arrays.dtype_name(kv_dtype),
         "query_layout": choice(layouts.LAYOUTS, query_layout, "query_layout"),
         "key_layout": choice(layouts.LAYOUTS, key_layout, "key_layout"),
@@ -163,6 +163,7 @@ def compile(text: str, **options: Any) -> Kernel:
     sink: likewise, the score of a key that has no value
     buffers: {'slopes': 'f32[H] grad'}, where the text does not declare them
     params: {'cap': 20.0}, likewise, with their defaults
+    max_scores: `forward` returns the largest score of each row too
     backward, deterministic, gradient_type ('f32' or 'buffer'), report_out_of_range, forward_kernel, backward_kernel,
     schedule, source_name, memory_cache, disk_cache, cache_directory, cache_max_bytes, pack, max_compile_seconds,
     max_compile_memory, part_of_heads, batch_invariant: as docs/embedding.md has them
@@ -188,7 +189,7 @@ class Kernel:
         self._options, self._core = options, core
         self._info = info = core.info()
         self.dtype, self.head_dim, self.head_dim_v = info["dtype"], info["head_dim"], info["head_dim_v"]
-        self.has_backward = info["backward"]
+        self.has_backward, self.has_max_scores = info["backward"], bool(options.get("max_scores"))
         self.device = _DEVICE_NAMES[info["device"]] + (f":{info['device_index']}" if info["device"] == 2 else "")
         self.query_layout, self.key_layout = (options.get(name, "dense") for name in ("query_layout", "key_layout"))
         self._buffers = tuple(name for name, *_ in signature.buffers)
@@ -284,13 +285,15 @@ class Kernel:
         return Plan(self, self._core.plan(sizes, *given, lengths), scale)
 
     def forward(self, q, k, v, buffers=None, *, out=None, lse=None, params=None, scale=None, stream=None, k_scale=None,
-                v_scale=None, **options: Any) -> Tuple[Any, Any]:
-        """(out, lse) of one call; a plan, whose options these are, serves more of them.
+                v_scale=None, max_scores=None, **options: Any) -> Tuple[Any, ...]:
+        """(out, lse) of one call, with max_scores (out, lse, max_scores); a plan, whose options these are, serves more
+        of them.
 
         Results are made like q where they are not given.
         """
         plan = self.plan(q, k, v, {} if buffers is None else buffers, params, scale, stream, out=out, **options)
-        return plan.forward(q, k, v, buffers, out=out, lse=lse, stream=stream, k_scale=k_scale, v_scale=v_scale)
+        return plan.forward(q, k, v, buffers, out=out, lse=lse, stream=stream, k_scale=k_scale, v_scale=v_scale,
+                            max_scores=max_scores)
 
     def backward(self, q, k, v, out, lse, d_out, buffers=None, *, d_lse=None, params=None, scale=None, stream=None,
                  **options: Any) -> Gradients:
@@ -382,8 +385,8 @@ class Plan:
         return arrays.empty(array, shape, dtype)
 
     def forward(self, q, k, v, buffers=None, *, out=None, lse=None, workspace=None, stream=None, k_scale=None,
-                v_scale=None) -> Tuple[Any, Any]:
-        """(out, lse). Asynchronous on CUDA.
+                v_scale=None, max_scores=None) -> Tuple[Any, ...]:
+        """(out, lse), or (out, lse, max_scores) of a kernel that was compiled for them. Asynchronous on CUDA.
 
         k_scale, v_scale: f32 arrays that k and v are multiplied by, with kv_dtype: of one element, [H_KV], [B, H_KV],
         or for each page of paged keys [PAGES, H_KV].
@@ -393,10 +396,13 @@ class Plan:
             out = self._like(q, (*rows, v.shape[-1]), self.kernel.dtype, 0)
         if lse is None:
             lse = self._like(q, rows, "f32", 0)
+        if max_scores is None and self.kernel.has_max_scores:
+            max_scores = self._like(q, rows, "f32", 0)
         see = arrays.visible
         scales = tuple(None if array is None else see(array) for array in (k_scale, v_scale))
-        self._core.forward((see(q), see(k), see(v), out, lse), self.kernel._ordered(buffers), stream, workspace, scales)
-        return out, lse
+        self._core.forward((see(q), see(k), see(v), out, lse), self.kernel._ordered(buffers), stream, workspace,
+                           (*scales, max_scores))
+        return (out, lse, max_scores) if self.kernel.has_max_scores else (out, lse)
 
     def backward(self, q, k, v, out, lse, d_out, buffers=None, *, d_lse=None, dq=None, dk=None, dv=None,
                  gradients=None, workspace=None, stream=None) -> Gradients:

@@ -139,8 +139,8 @@ class _Program:
 class _Call:
     """A plan with what a launch needs: shared by all calls of the same sizes, numbers and scale."""
 
-    def __init__(self, text, kernel, plan, query, head_dim_v, make=torch.empty_like):
-        self.text, self.kernel, self.make = text, kernel, make
+    def __init__(self, text, kernel, plan, query, head_dim_v, make=torch.empty_like, has_max_scores=False):
+        self.text, self.kernel, self.make, self.has_max_scores = text, kernel, make, has_max_scores
         self.has_one_head_dim = head_dim_v == query.shape[-1]
         rows = query.shape[:-1]
         self._like_out = _shaped((*rows, head_dim_v), query.dtype, query.device)
@@ -164,13 +164,13 @@ def _shaped(shape, dtype, device):
     return torch.empty((), dtype=dtype, device=device).expand(shape)
 
 
-def _compile(text, dtype, head_dim, head_dim_v, device, backward, layout="dense"):
-    key = text, dtype, head_dim, head_dim_v, device, backward, layout
+def _compile(text, dtype, head_dim, head_dim_v, device, backward, layout="dense", max_scores=False):
+    key = text, dtype, head_dim, head_dim_v, device, backward, layout, max_scores
     found = _kernels.get(key)
     if found is None:
         options = kernels.compile_options(dtype=dtype, head_dim=head_dim, head_dim_v=head_dim_v, device=device,
                                           backward=backward, source_name="<score_mod and mask_mod>",
-                                          query_layout=layout, key_layout=layout)
+                                          query_layout=layout, key_layout=layout, max_scores=max_scores)
         core, messages = kernels._core.compile(text, options)
         found = _kernels.put(key, core)
     return found
@@ -228,14 +228,14 @@ def _forms_of_call(query, key, value, score, mask):
     return _forms((query, key, value, *[tensor for mod in (score, mask) if mod for tensor in mod.captures.tensors]))
 
 
-def _prepare(query, key, value, score, mask, scale, needs_grad):
+def _prepare(query, key, value, score, mask, scale, needs_grad, max_scores):
     """The _Call for these tensors, and the tensors of its buffers."""
     program = _program(score, mask)
     q_shape, k_shape = query.shape, key.shape
     sizes = q_shape[0], q_shape[1], k_shape[1], q_shape[2], k_shape[2]
     numbers, wants = _numbers(score, mask), _wishes(score, needs_grad)
     head_dim_v, device = value.shape[3], query.device
-    key_of_call = (sizes, numbers, wants, scale, query.dtype, q_shape[3], head_dim_v, device)
+    key_of_call = (sizes, numbers, wants, scale, query.dtype, q_shape[3], head_dim_v, device, max_scores)
     if device.type == "cuda":
         key_of_call += _forms_of_call(query, key, value, score, mask)
     found = program.calls.get(key_of_call)
@@ -245,14 +245,15 @@ def _prepare(query, key, value, score, mask, scale, needs_grad):
             if versions is None or _are(versions, tensors):
                 return call, tensors, versions
     text = program.text(sizes, numbers, wants)
-    core = _compile(text.text, _DTYPES[query.dtype], q_shape[3], head_dim_v, str(device), needs_grad)
+    core = _compile(text.text, _DTYPES[query.dtype], q_shape[3], head_dim_v, str(device), needs_grad,
+                    max_scores=max_scores)
     tensors = _sources(text, score, mask)
     moved = tuple(_moved(tensor, device) for tensor in tensors)
     options = {"scale": scale, "params": _params(text, numbers)}
     if device.type == "cuda":
         options["like"] = (query.detach(), key.detach(), value.detach(), None, None)
     plan = core.plan(sizes, text.names, text.grads, moved, _stream(device), options)
-    call = _Call(text, core, plan, query, head_dim_v)
+    call = _Call(text, core, plan, query, head_dim_v, has_max_scores=max_scores)
     versions = None
     if plan.block_mask_bytes:
         versions = _versions(tensors)
@@ -305,8 +306,13 @@ def _forward(call, query, key, value, tensors, wants_lse=True, lengths=()):
     if tensors and (not _HAS_TABLE or device.type != "cpu"):
         tensors = tuple(_moved(tensor, device) for tensor in tensors)
     launch = call.plan_with(lengths, (query, key, value), tensors).forward if lengths else call.launch
-    launch((query, key, value, out, lse), tensors, _stream(device), _workspace(call.workspace_bytes, device))
-    return out, lse
+    given = (query, key, value, out, lse), tensors, _stream(device), _workspace(call.workspace_bytes, device)
+    if not call.has_max_scores:
+        launch(*given)
+        return out, lse, None
+    max_scores = call.make(call.like_lse)
+    launch(*given, (None, None, max_scores))
+    return out, lse, max_scores
 
 
 class _Attention(torch.autograd.Function):
@@ -346,12 +352,12 @@ class _Attention(torch.autograd.Function):
 
 
 def _attend(call, query, key, value, tensors, wants_lse, needs_grad, lengths=()):
-    """(out, lse), which may be None where it is not wanted."""
-    results = _forward(call, query, key, value, tensors, wants_lse or needs_grad, lengths)
+    """(out, lse, largest scores): what is not wanted may be None."""
+    out, lse, max_scores = _forward(call, query, key, value, tensors, wants_lse or needs_grad, lengths)
     if not needs_grad:
-        return results
-    recorded = _Attention.apply(call, results, wants_lse, query, key, value, *tensors, *lengths)
-    return recorded if wants_lse else (recorded, None)
+        return out, lse, max_scores
+    recorded = _Attention.apply(call, (out, lse), wants_lse, query, key, value, *tensors, *lengths)
+    return (*recorded, max_scores) if wants_lse else (recorded, None, max_scores)
 
 
 def _as_planned(d_out):
@@ -470,17 +476,16 @@ def flex_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
     no effect: flexc chooses its kernels.
     """
     if _is_compiling():
-        if _is_dynamo() and not _fits_dynamo(query, value):
+        if _is_dynamo() and not _fits_dynamo(query, value, return_aux is not None and return_aux.max_scores):
             return _outside(query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, return_aux)
         return _in_graph(query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, return_aux)
     return _flex_attention(query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, return_aux)
 
 
-def _wants(return_lse, return_aux):
+def _wants_max_scores(return_lse, return_aux):
     if return_lse and return_aux is not None:
         raise ValueError("return_lse and return_aux cannot be used together")
-    if return_aux is not None and return_aux.max_scores:
-        raise errors.Unsupported("flexc does not return the largest scores")
+    return return_aux is not None and return_aux.max_scores
 
 
 def _expanded(query, key, value):
@@ -493,11 +498,11 @@ def _expanded(query, key, value):
     return key, value
 
 
-def _returned(out, lse, return_lse, return_aux):
+def _returned(out, lse, max_scores, return_lse, return_aux):
     if return_lse:
         return out, lse
     if return_aux is not None:
-        return out, AuxOutput(lse=lse if return_aux.lse else None)
+        return out, AuxOutput(lse if return_aux.lse else None, max_scores)
     return out
 
 
@@ -509,7 +514,7 @@ def _flex_attention(query, key, value, score_mod, block_mask, scale, enable_gqa,
             return out
     if _is_traced() or type(query) is FakeTensor:
         return _in_graph(query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, return_aux)
-    _wants(return_lse, return_aux)
+    max_scores = _wants_max_scores(return_lse, return_aux)
     _check_call(query, key, value, enable_gqa)
     mask_mod = None if block_mask is None else mask_of(block_mask, query, key)
     key, value = _expanded(query, key, value)
@@ -517,32 +522,32 @@ def _flex_attention(query, key, value, score_mod, block_mask, scale, enable_gqa,
     score, mask = _traced(score_mod, True, device), _traced(mask_mod, False, device)
     needs_grad = _needs_grad(query, key, value, score)
     scale = None if scale is None else float(scale)
-    call, tensors, versions = _prepare(query, key, value, score, mask, scale, needs_grad)
-    out, lse = _attend(call, query, key, value, tensors, wants_lse, needs_grad)
+    call, tensors, versions = _prepare(query, key, value, score, mask, scale, needs_grad, max_scores)
+    results = _attend(call, query, key, value, tensors, wants_lse, needs_grad)
     if not wants_lse:
         _remember(score_mod, block_mask, scale, enable_gqa, (query, key, value), score, mask, call, tensors, versions,
                   needs_grad)
-    return _returned(out, lse, return_lse, return_aux)
+    return _returned(*results, return_lse, return_aux)
 
 
 def _in_graph(query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, return_aux):
     """A call that something traces: the operator flexc::attention."""
-    _wants(return_lse, return_aux)
+    max_scores = _wants_max_scores(return_lse, return_aux)
     _check(query, key, value, enable_gqa)
     _check_lengths(query, key)
     mask_mod = None if block_mask is None else mask_of(block_mask, query, key)
     key, value = _expanded(query, key, value)
     scale = None if scale is None else float(scale)
-    out, lse = graph.attend(query, key, value, score_mod, mask_mod, scale)
-    return _returned(out, lse, return_lse, return_aux)
+    results = graph.attend(query, key, value, score_mod, mask_mod, scale, max_scores=max_scores)
+    return _returned(*results, return_lse, return_aux)
 
 
 _OLD_DYNAMO = tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 7)
 
 
-def _fits_dynamo(query, value):
-    """Older ones take it that the output has the query's head dim."""
-    return not _OLD_DYNAMO or value.shape[-1] == query.shape[-1]
+def _fits_dynamo(query, value, max_scores=False):
+    """Older ones take it that there are two outputs, of which the first has the query's head dim."""
+    return not _OLD_DYNAMO or (value.shape[-1] == query.shape[-1] and not max_scores)
 
 
 # What dynamo then sees: a call that it does not look into.

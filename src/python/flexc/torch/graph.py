@@ -32,10 +32,10 @@ class _InGraph(HigherOrderOperator):
         self.__name__, self.__module__ = "flex_attention", __name__
 
     def __call__(self, query, key, value, score_mod, mask, scale, _, score_captures=(), mask_captures=()):
-        has_score, has_mask, *documents, mask_mod = mask
+        has_score, has_mask, max_scores, *documents, mask_mod = mask
         score = _of_graph(score_mod, score_captures, True, query.device) if has_score else None
         seen = _of_graph(mask_mod, mask_captures, False, query.device) if has_mask else None
-        return _attention(query, key, value, score, seen, scale, documents)
+        return _attention(query, key, value, score, seen, scale, documents, max_scores)
 
 
 in_graph = _InGraph()
@@ -81,21 +81,25 @@ def _of_function(function, with_score, device):
     return _Mod(traced, captures.tensors, captures.numbers)
 
 
-def attend(query, key, value, score_mod, mask_mod, scale, documents=()):
-    """(out, lse) of a call that is traced, by the operator. documents are its last arguments, of packed tensors."""
+def attend(query, key, value, score_mod, mask_mod, scale, documents=(), max_scores=False):
+    """(out, lse, largest scores or None) of a call that is traced, by the operator. documents are its last arguments,
+    of packed tensors."""
     if torch.compiler.is_dynamo_compiling():
-        mask = (score_mod is not None, mask_mod is not None, *documents, everything if mask_mod is None else mask_mod)
-        return in_graph(query, key, value, identity if score_mod is None else score_mod, mask, scale, {})
+        mask = (score_mod is not None, mask_mod is not None, max_scores, *documents,
+                everything if mask_mod is None else mask_mod)
+        results = in_graph(query, key, value, identity if score_mod is None else score_mod, mask, scale, {})
+        return results if max_scores else (*results, None)
     score = score_mod and _of_function(score_mod, True, query.device)
     mask = mask_mod and _of_function(mask_mod, False, query.device)
-    return _attention(query, key, value, score, mask, scale, documents)
+    results = _attention(query, key, value, score, mask, scale, documents, max_scores)
+    return results if max_scores else (*results, None)
 
 
-def _attention(query, key, value, score, mask, scale, documents):
+def _attention(query, key, value, score, mask, scale, documents, max_scores):
     if documents:
         operator, sizes = torch.ops.flexc.attention_varlen, Sizes(None, query.shape[1], key.shape[1], None, None)
     else:
-        operator = torch.ops.flexc.attention
+        operator = torch.ops.flexc.attention_with_max_scores if max_scores else torch.ops.flexc.attention
         sizes = Sizes(query.shape[0], query.shape[1], key.shape[1], query.shape[2], key.shape[2])
     with_grad = torch.is_grad_enabled()
     text = Text(score and score.traced, mask and mask.traced, score.numbers if score else (),

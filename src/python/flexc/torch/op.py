@@ -23,12 +23,12 @@ class _Documents(NamedTuple):
     kv_len: Optional[int]
 
 
-def _kernel(program, query, value, backward, layout):
-    key = program, query.dtype, query.shape[-1], value.shape[-1], query.device, backward, layout
+def _kernel(program, query, value, backward, layout, max_scores=False):
+    key = program, query.dtype, query.shape[-1], value.shape[-1], query.device, backward, layout, max_scores
     found = _kernels.get(key)
     return found or _kernels.put(key, kernels.compile(
         program, dtype=_DTYPES[query.dtype], head_dim=query.shape[-1], head_dim_v=value.shape[-1], device=query.device,
-        backward=backward, query_layout=layout, key_layout=layout))
+        backward=backward, query_layout=layout, key_layout=layout, max_scores=max_scores))
 
 
 def _new_plan(kernel, sizes, params, scale, inputs, buffers, options, *lengths):
@@ -69,9 +69,9 @@ def _packed_plan(kernel, query, key, value, params, scale, buffers, documents):
     return _packed_plans.get(place, lengths, query.device, new)
 
 
-def _prepare(query, key, value, buffers, program, params, scale, backward, documents):
+def _prepare(query, key, value, buffers, program, params, scale, backward, documents, max_scores=False):
     """(kernel, plan, buffers on the device, what makes the results) of a call."""
-    kernel = _kernel(program, query, value, backward, "ragged" if documents else "dense")
+    kernel = _kernel(program, query, value, backward, "ragged" if documents else "dense", max_scores)
     moved = tuple(_moved(buffer, query.device) for buffer in buffers)
     if not documents:
         return kernel, _plan(kernel, query, key, value, params, scale, moved), moved, torch.empty
@@ -80,17 +80,28 @@ def _prepare(query, key, value, buffers, program, params, scale, backward, docum
     return kernel, plan, moved, torch.empty if plan.rows == (query.shape[0], key.shape[0]) else torch.zeros
 
 
-def _forward(query, key, value, buffers, program, params, scale, backward, *documents):
-    _, plan, moved, allocate = _prepare(query, key, value, buffers, program, params, scale, backward, documents)
+def _forward(query, key, value, buffers, program, params, scale, backward, *documents, max_scores=False):
+    _, plan, moved, allocate = _prepare(query, key, value, buffers, program, params, scale, backward, documents,
+                                        max_scores)
     out = allocate((*query.shape[:-1], value.shape[-1]), dtype=query.dtype, device=query.device)
-    lse = allocate(query.shape[:-1], dtype=torch.float32, device=query.device)
+    lse, largest = (allocate(query.shape[:-1], dtype=torch.float32, device=query.device) if wanted else None
+                    for wanted in (True, max_scores))
     plan.forward((query.detach(), key.detach(), value.detach(), out, lse), moved, _stream(query.device),
-                 _workspace(plan.workspace_bytes, query.device))
-    return out, lse
+                 _workspace(plan.workspace_bytes, query.device), (None, None, largest))
+    return (out, lse, largest) if max_scores else (out, lse)
+
+
+def _forward_with_max_scores(*arguments):
+    return _forward(*arguments, max_scores=True)
 
 
 def _fake_forward(query, key, value, *_):
     return query.new_empty((*query.shape[:-1], value.shape[-1])), query.new_empty(query.shape[:-1], dtype=torch.float32)
+
+
+def _fake_forward_with_max_scores(query, key, value, *_):
+    out, lse = _fake_forward(query, key, value)
+    return out, lse, torch.empty_like(lse)
 
 
 def _backward(query, key, value, out, lse, d_out, d_lse, buffers, program, params, scale, *documents):
@@ -112,11 +123,12 @@ def _fake_backward(query, key, value, out, lse, d_out, d_lse, buffers, program, 
 
 def _setup(ctx, inputs, output):
     query, key, value, buffers, program, params, scale, _, *documents = inputs
-    ctx.save_for_backward(query, key, value, *output, *documents[:2], *buffers)
+    ctx.mark_non_differentiable(*output[2:])
+    ctx.save_for_backward(query, key, value, *output[:2], *documents[:2], *buffers)
     ctx.rest = (program, params, scale), documents[2:]
 
 
-def _gradients(ctx, d_out, d_lse):
+def _gradients(ctx, d_out, d_lse, *_):
     query, key, value, out, lse, *saved = ctx.saved_tensors
     of_program, of_documents = ctx.rest
     lengths, buffers = (saved[:2], saved[2:]) if of_documents else ((), saved)
@@ -131,22 +143,29 @@ _INPUTS = "Tensor query, Tensor key, Tensor value"
 _PROGRAM = "Tensor[] buffers, str program, str params, float? scale"
 
 
-def _register(name, documents=""):
-    """The operator of that name, with its gradient; documents are its last arguments."""
-    forward = torch.library.custom_op(
-        f"flexc::{name}", _forward, mutates_args=(),
-        schema=f"({_INPUTS}, {_PROGRAM}, bool backward{documents}) -> (Tensor, Tensor)")
-    backward = torch.library.custom_op(
-        f"flexc::{name}_backward", _backward, mutates_args=(),
+def _register_forward(name, forward, fake, results="", documents=""):
+    """The operator of that name, with its gradient; results are its last ones, documents its last arguments."""
+    operator = torch.library.custom_op(
+        f"flexc::{name}", forward, mutates_args=(),
+        schema=f"({_INPUTS}, {_PROGRAM}, bool backward{documents}) -> (Tensor, Tensor{results})")
+    operator.register_fake(fake)
+    operator.register_autograd(_gradients, setup_context=_setup)
+
+
+def _register_backward(name, documents=""):
+    operator = torch.library.custom_op(
+        f"flexc::{name}", _backward, mutates_args=(),
         schema=f"({_INPUTS}, Tensor out, Tensor lse, Tensor d_out, Tensor? d_lse, {_PROGRAM}{documents}) -> Tensor[]")
-    forward.register_fake(_fake_forward)
-    backward.register_fake(_fake_backward)
-    forward.register_autograd(_gradients, setup_context=_setup)
+    operator.register_fake(_fake_backward)
 
 
-_register("attention")
-_register("attention_varlen",
-          ", Tensor cu_seqlens_q, Tensor cu_seqlens_k, str query_start, SymInt? q_len, SymInt? kv_len")
+_DOCUMENTS = ", Tensor cu_seqlens_q, Tensor cu_seqlens_k, str query_start, SymInt? q_len, SymInt? kv_len"
+_register_forward("attention", _forward, _fake_forward)
+_register_forward("attention_with_max_scores", _forward_with_max_scores, _fake_forward_with_max_scores, ", Tensor")
+_register_forward("attention_varlen", _forward, _fake_forward, documents=_DOCUMENTS)
+_register_backward("attention_backward")
+_register_backward("attention_varlen_backward", _DOCUMENTS)
+
 
 def _buffers_of(program):
     """(name, type, dims, grad) of each buffer."""
@@ -216,7 +235,7 @@ def attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, progr
     backward = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value, *ordered))
     if _is_eager((query, key, value, *ordered)):
         call = _call(program, query, key, value, values, scale, ordered, backward)
-        out, lse = flex._attend(call, query, key, value, tuple(ordered), return_lse, backward)
+        out, lse, _ = flex._attend(call, query, key, value, tuple(ordered), return_lse, backward)
     else:
         out, lse = torch.ops.flexc.attention(query, key, value, ordered, program, values, scale, backward)
     return (out, lse) if return_lse else out

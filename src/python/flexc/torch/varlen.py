@@ -113,11 +113,11 @@ def flex_attention_varlen(query: torch.Tensor, key: torch.Tensor, value: torch.T
     documents = cu_seqlens_q, cu_seqlens_k, query_start, q_len, kv_len
     arguments = query, key, value, score_mod, mask_mod, scale, documents
     if is_compiling and flex._is_dynamo() and not flex._fits_dynamo(query, value):
-        out, lse = _outside(*arguments)
+        out, lse, _ = _outside(*arguments)
     elif is_traced:
-        out, lse = graph.attend(*arguments)
+        out, lse, _ = graph.attend(*arguments)
     else:
-        out, lse = _attend(*arguments, return_lse)
+        out, lse, _ = _attend(*arguments, return_lse)
     return (out, lse) if return_lse else out
 
 
