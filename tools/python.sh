@@ -1,7 +1,7 @@
 # Sourced by tools/dev: the Python package and its tests. Uses what tools/setup.sh has.
 
 python_tools=$root/build/python/tools
-python_tests=$root/build/python/tests
+python_tests=$root/build/python/${FLEXC_TEST_TORCH:+torch-}${FLEXC_TEST_TORCH:-tests}
 
 # An environment with these packages, or a failure that says why there is none.
 python_environment() {
@@ -79,7 +79,7 @@ command_test_python() {
     "$python_tests/bin/pip" install --quiet --disable-pip-version-check --force-reinstall --no-deps build/dist/*.whl
     if [ -z "${FLEXC_TEST_NO_TORCH:-}" ] && ! "$python_tests/bin/python" -c 'import torch' 2>/dev/null; then
         say "installing PyTorch under build/python"
-        python_environment "$python_tests" torch ||
+        python_environment "$python_tests" "torch${FLEXC_TEST_TORCH:+==$FLEXC_TEST_TORCH}" ||
             say "PyTorch could not be installed (build/pip.log); its tests will skip"
     fi
     if [ -z "${FLEXC_TEST_NO_JAX:-}" ] && ! "$python_tests/bin/python" -c 'import jax' 2>/dev/null; then
