@@ -116,8 +116,7 @@ std::string emit_shifted_reads(const Layout& layout, const std::vector<ShiftedRe
     Policy policy("ShiftedReads");
     policy.constant("kCount", static_cast<int>(reads.size()));
     policy.constant("kAreSum", !factors.empty());
-    std::string text = policy.text() + "template <int kRead> struct ShiftedRead;
-";
+    std::string text = policy.text() + "template <int kRead> struct ShiftedRead;\n";
     for (std::size_t i = 0; i < reads.size(); ++i) {
         const ShiftedReadEmitter emitter(layout, reads[i]);
         const double factor = factors.empty() ? 1 : factors[i];

@@ -83,7 +83,7 @@ class Random {
   public:
     explicit Random(std::uint32_t seed) : engine_(seed) {}
     std::mt19937& engine() { return engine_; }
-    int below(int count) { return test::draws_below(engine_)(count); }
+    int below(int count) { return flexc::test::draws_below(engine_)(count); }
     // Any float with an exponent of this range; 0 is denormal.
     float number(int lowest, int highest) {
         const auto exponent = static_cast<std::uint32_t>(lowest + below(highest - lowest + 1));
