@@ -215,7 +215,7 @@ class TabulatedTablesAsBias : public NoDenseBias {
         read(scores, logits, shared, thread, slot_, block);
         is_kept_ = true;
     }
-    __device__ void await_next(const Shared& shared, bool has_more) {
+    __device__ void await_next(Logits&, const Shared& shared, int, bool has_more) {
         if (has_more) await(shared, next());
     }
     __device__ void start_next(Scores& scores, Logits& logits, const Shared& shared,
