@@ -33,11 +33,11 @@ passes::KeyIndex2d index_2d_of(const passes::Mod& mod) {
 
 constexpr int kRows = 16; // of a warp
 
-// products and weights: [tiles][rows][keys of a tile]; levels: [tiles][lanes][rows of a lane], what
-// the weights of a tile are relative to, as an exponent.
+// products and weights: [tiles][rows][keys of a tile]; references: [tiles][lanes][rows of a lane],
+// what the weights of a tile are relative to, as an exponent.
 using Function = void(const std::uint64_t* words, const sm90::KernelArguments*, int head,
-                      int warp_row, int tiles, const float* products, float* weights, float* levels,
-                      float* sinks);
+                      int warp_row, int tiles, const float* products, float* weights,
+                      float* references, float* sinks);
 
 constexpr std::string_view kText = R"(
 #include "mod.cuh"
@@ -99,7 +99,7 @@ void add_index_2d_rows(Scores& scores, float scale, int lane) {
 extern "C" bool is_bounded() { return Logits::kAreBounded; }
 extern "C" void run(const unsigned long long* words, const sm90::KernelArguments* attention,
                     int head,
-                    int warp_row, int tiles, const float* products, float* weights, float* levels,
+                    int warp_row, int tiles, const float* products, float* weights, float* references,
                     float* sinks) {
     const mod::Arguments& arguments = *reinterpret_cast<const mod::Arguments*>(words);
     const HeadPlace place(*attention, arguments, head);
@@ -134,7 +134,7 @@ extern "C" void run(const unsigned long long* words, const sm90::KernelArguments
             softmax.compute_p<2>(
                 scores, logits, tile == tiles - 1, [](float) {}, [](const auto&) {}, keep);
             for (int r = 0; r < 2; ++r)
-                levels[(tile * 32 + lane) * 2 + r] = softmax.level(r, logits);
+                references[(tile * 32 + lane) * 2 + r] = softmax.reference_exponent(r, logits);
         }
         for (int r = 0; r < 2; ++r)
             sinks[lane * 2 + r] = softmax.exponent_of_sink(r, 0.5f, logits);
@@ -206,11 +206,12 @@ void check(const Case& one, std::mt19937& random) {
 
     const int head = below(8), warp_row = 16 * below((attention.q_len + 15) / 16);
     const auto count = static_cast<std::size_t>(tiles * kRows * keys);
-    std::vector<float> products(count), weights(count), levels(tiles * 32 * 2), sinks(32 * 2);
+    std::vector<float> products(count), weights(count), references(tiles * 32 * 2), sinks(32 * 2);
     for (float& product : products)
         product = static_cast<float>(test::random_real(random) * one.spread);
     module.function<Function>("run")(arguments.words(), &attention, head, warp_row, tiles,
-                                     products.data(), weights.data(), levels.data(), sinks.data());
+                                     products.data(), weights.data(), references.data(),
+                                     sinks.data());
 
     const bool is_bounded = module.function<bool()>("is_bounded")();
     at.b = head / 4;
@@ -237,7 +238,7 @@ void check(const Case& one, std::mt19937& random) {
                     // A row that has seen nothing yet has no level.
                     if (!std::isinf(score))
                         expected = std::exp2(score * 1.4426950408889634 -
-                                             static_cast<double>(levels[level]));
+                                             static_cast<double>(references[level]));
                     ++seen;
                     float& most = largest[static_cast<std::size_t>(lane * 2 + row / 8)];
                     if (tile == tiles - 1) most = std::max(most, weights[place]);
@@ -249,8 +250,9 @@ void check(const Case& one, std::mt19937& random) {
             }
     // A sink's weight is that of a score of its size, beside the block that came last.
     for (std::size_t i = 0; i < sinks.size(); ++i)
-        if (std::isfinite(levels[i]))
-            CHECK(sinks[i] == doctest::Approx(0.5 * 1.4426950408889634 - levels[i]).epsilon(1e-5));
+        if (std::isfinite(references[i]))
+            CHECK(sinks[i] ==
+                  doctest::Approx(0.5 * 1.4426950408889634 - references[i]).epsilon(1e-5));
     CHECK(wrong == 0);
     CHECK(seen > 0);
     // Else it would be rounded, and with it all there is of rows that see few keys.

@@ -30,15 +30,16 @@ using Function = float(float);
 } // namespace
 
 TEST_CASE("powers of two by a polynomial are within 2^-18, 0 where hidden and NaN of NaN") {
-    const test::HostModule module("namespace mod { constexpr int kPolynomials = 3; }\n"
-                                  "#include \"sm90/exponentials.cuh\"\n"
-                                  "extern \"C\" float power(float x) {\n"
-                                  "    return sm90::exp2_polynomial(x);\n}\n"
-                                  "extern \"C\" int count(int columns) {\n"
-                                  "    int found = 0;\n"
-                                  "    for (int i = 0; i < columns; ++i)\n"
-                                  "        found += sm90::is_polynomial(i);\n"
-                                  "    return found;\n}\n");
+    const test::HostModule module(
+        "namespace mod { struct ForwardSchedule { static constexpr int kPolynomials = 3; }; }\n"
+        "#include \"sm90/exponentials.cuh\"\n"
+        "extern \"C\" float power(float x) {\n"
+        "    return sm90::exp2_polynomial(x);\n}\n"
+        "extern \"C\" int count(int columns) {\n"
+        "    int found = 0;\n"
+        "    for (int i = 0; i < columns; ++i)\n"
+        "        found += sm90::is_polynomial(i);\n"
+        "    return found;\n}\n");
     auto* const power = module.function<Function>("power");
     double worst = 0;
     // All floats between the smallest normal power and the largest weights.
