@@ -58,22 +58,21 @@ __device__ void load_queries(Shared shared, const KernelArguments& attention,
     clear_padding<kThreads>(shared.d_out());
 }
 
-// own_row: the first of the thread's, among those of all steps.
 template <typename Seen>
 __device__ void differentiate_all(SequenceScores& products, SequenceScores& dp,
-                                  const Surroundings& around, const ScoreTile& tile, int own_row,
+                                  const Surroundings& around, const ScoreTile& tile,
                                   const SharedByHead& of_head, mod::GradientSums& sums) {
     ElementOrder::visit<SequenceScores>(
         around, tile, Seen(around, tile),
         [&](int row, int column, bool visible, const ScoreRow& row_facts,
             const ScoreColumn& column_facts) {
             mod::At at = element_at(around, row_facts, column_facts);
-            at.shared_value = of_head.values.load(own_row + row, column);
+            at.shared_value = of_head.values.load(row, column);
             differentiate(products.at(row, column / 2, column % 2),
                           dp.at(row, column / 2, column % 2), visible, at, around.attention.scale,
                           row_facts, [&](const mod::Joint& joint, float d_modified) {
                               mod::sum_gradients(at, joint, d_modified, sums);
-                              of_head.gradients.add(own_row + row, column, joint, d_modified);
+                              of_head.gradients.add(row, column, joint, d_modified);
                           });
         });
 }
@@ -81,24 +80,19 @@ __device__ void differentiate_all(SequenceScores& products, SequenceScores& dp,
 // P and dS, to shared memory.
 __device__ void compute_scores(Shared shared, const Surroundings& around,
                                const SharedByHead& of_head, mod::GradientSums& sums) {
-#pragma unroll 1
-    for (int step = 0; step < kRowSteps; ++step) {
-        const int row = step * kRowsAtOnce, own_row = step * OwnElements::kStepRows;
-        const ScoreTile tile{row, 0, shared.row_sums() + 4 * row, 4 * mod::kQueryTile};
-        SequenceScores scores, d_scores;
-        scores.clear();
-        d_scores.clear();
-        mma_rows(scores, rows_of<kRowsAtOnce>(shared.queries(), row), shared.keys());
-        mma_rows(d_scores, rows_of<kRowsAtOnce>(shared.d_out(), row), shared.values());
-        if (shows_all<SequenceScores>(around, tile))
-            differentiate_all<AllAreVisible>(scores, d_scores, around, tile, own_row, of_head,
-                                             sums);
-        else
-            differentiate_all<typename ElementOrder::Visible<SequenceScores>>(
-                scores, d_scores, around, tile, own_row, of_head, sums);
-        store_result(rows_of<kRowsAtOnce>(shared.p(), row), scores);
-        store_result(rows_of<kRowsAtOnce>(shared.d_scores(), row), d_scores);
-    }
+    const ScoreTile tile{0, 0, shared.row_sums(), 4 * mod::kQueryTile};
+    SequenceScores scores, d_scores;
+    scores.clear();
+    d_scores.clear();
+    mma_rows(scores, shared.queries(), shared.keys());
+    mma_rows(d_scores, shared.d_out(), shared.values());
+    if (shows_all<SequenceScores>(around, tile))
+        differentiate_all<AllAreVisible>(scores, d_scores, around, tile, of_head, sums);
+    else
+        differentiate_all<typename ElementOrder::Visible<SequenceScores>>(scores, d_scores, around,
+                                                                          tile, of_head, sums);
+    store_result(shared.p(), scores);
+    store_result(shared.d_scores(), d_scores);
 }
 
 // One sequence. Everyone has left the one before.

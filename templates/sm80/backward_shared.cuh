@@ -8,16 +8,13 @@
 
 namespace sm80 {
 
-// Of so many queries of a sequence at a time, which leaves registers for more blocks.
-constexpr int kRowsAtOnce = mod::kQueryTile > 32 ? 32 : mod::kQueryTile;
-constexpr int kRowSteps = mod::kQueryTile / kRowsAtOnce;
-using SequenceScores = WarpResult<kRowsAtOnce, mod::kKeyTile, mod::kWarps>;
+// Of a whole sequence.
+using SequenceScores = WarpResult<mod::kQueryTile, mod::kKeyTile, mod::kWarps>;
 
-// A float for each of a thread's elements: those of one step behind those of the one before.
+// A float for each of a thread's elements.
 class OwnElements {
   public:
-    static constexpr int kStepRows = SequenceScores::kRows, kRows = kRowSteps * kStepRows;
-    static constexpr int kColumns = 2 * SequenceScores::kColumns;
+    static constexpr int kRows = SequenceScores::kRows, kColumns = 2 * SequenceScores::kColumns;
     static constexpr int kBytes = 4 * kThreads * kRows * kColumns;
     static_assert(kBytes == tile_float_bytes(mod::kQueryTile, mod::kKeyTile));
 
@@ -32,9 +29,7 @@ class OwnElements {
     template <typename Visit>
     static __device__ void visit(const Surroundings& around, Visit visit_element) {
         const auto& [attention, arguments, place, length] = around;
-        const auto query_of = [](int row) {
-            return row / kStepRows * kRowsAtOnce + SequenceScores::row(row % kStepRows);
-        };
+        const auto query_of = [](int row) { return SequenceScores::row(row); };
         mod::Row rows[kRows];
 #pragma unroll
         for (int row = 0; row < kRows; ++row)
