@@ -15,11 +15,12 @@ struct BlockOrder {
     int short_tiles;
 };
 
-// As many heads as share the L2 cache go together, tile by tile, so that what is left at the end is
-// tiles from the end of a group. What remains goes with the last group, so that this is long enough
-// for blocks to end at the same time; so do short tiles, which come last, those of all heads.
+// As many heads as share the L2 cache go together, and as many as fill the GPU, tile by tile, so
+// that what is left at the end is tiles from the end of a group. What remains goes with the last
+// group, so that this is long enough for blocks to end at the same time; so do short tiles, which
+// come last, those of all heads.
 FLEXC_SHARED HeadTile tile_of_block(const BlockOrder& order, int block) {
-    constexpr int kCacheBytes = 32 << 20;
+    constexpr int kCacheBytes = 32 << 20, kBlocksAtOnce = 128;
     const int heads = order.heads, tiles = order.tiles - order.short_tiles;
     if (block >= heads * tiles) {
         const int rest = block - heads * tiles;
@@ -27,7 +28,9 @@ FLEXC_SHARED HeadTile tile_of_block(const BlockOrder& order, int block) {
     }
     const int fitting =
         order.head_bytes > kCacheBytes ? 1 : kCacheBytes / static_cast<int>(order.head_bytes);
-    const int together = fitting < heads ? fitting : heads;
+    const int filling = (kBlocksAtOnce + tiles - 1) / tiles;
+    const int wanted = fitting > filling ? fitting : filling;
+    const int together = wanted < heads ? wanted : heads;
     const int last = heads / together - 1;
     const int of_index = block / (together * tiles);
     const int group = of_index < last ? of_index : last;

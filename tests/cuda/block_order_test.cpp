@@ -38,12 +38,20 @@ TEST_CASE("blocks of keys: short tiles of all heads come last") {
 
 TEST_CASE("blocks of keys: the heads that remain go with the last group") {
     constexpr BlockOrder kThirds{
-        .tiles = 4, .heads = 8, .head_bytes = (32 << 20) / 3, .short_tiles = 0};
+        .tiles = 128, .heads = 8, .head_bytes = (32 << 20) / 3, .short_tiles = 0};
     std::vector<int> heads;
     heads.reserve(static_cast<std::size_t>(kThirds.tiles) * kThirds.heads);
     for (int block = 0; block < kThirds.tiles * kThirds.heads; ++block)
         heads.push_back(tile_of_block(kThirds, block).head);
     // Three by three, tile by tile; then five.
     CHECK(std::vector(heads.begin(), heads.begin() + 6) == std::vector{0, 1, 2, 0, 1, 2});
-    CHECK(std::vector(heads.begin() + 12, heads.begin() + 18) == std::vector{3, 4, 5, 6, 7, 3});
+    CHECK(std::vector(heads.begin() + 3 * kThirds.tiles, heads.begin() + 3 * kThirds.tiles + 6) ==
+          std::vector{3, 4, 5, 6, 7, 3});
+}
+
+TEST_CASE("blocks of keys: heads of few tiles go together, so that a group fills the GPU") {
+    constexpr BlockOrder kFewTiles{
+        .tiles = 32, .heads = 8, .head_bytes = 64 << 20, .short_tiles = 0};
+    for (int block = 0; block < kFewTiles.tiles * kFewTiles.heads; ++block)
+        CHECK(tile_of_block(kFewTiles, block).head / 4 == block / 128);
 }
