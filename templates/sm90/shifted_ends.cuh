@@ -103,8 +103,8 @@ template <int kThreads, int kRead = 0> class ShiftedEnds {
 };
 template <int kThreads> class ShiftedEnds<kThreads, mod::ShiftedReads::kCount> {
   public:
-    __device__ ShiftedEnds(const AttentionArguments&, const ShiftedHeads<mod::ShiftedReads::kCount>&, int,
-                           float) {}
+    __device__ ShiftedEnds(const AttentionArguments&,
+                           const ShiftedHeads<mod::ShiftedReads::kCount>&, int, float) {}
     __device__ bool are_beyond(int) const { return true; }
     template <typename Wait> __device__ void copy(int, int, unsigned, Wait wait) const { wait(); }
 };

@@ -98,9 +98,8 @@ void add_index_2d_rows(Scores& scores, float scale, int lane) {
 }
 extern "C" bool is_bounded() { return Logits::kAreBounded; }
 extern "C" void run(const unsigned long long* words, const sm90::KernelArguments* attention,
-                    int head,
-                    int warp_row, int tiles, const float* products, float* weights, float* references,
-                    float* sinks) {
+                    int head, int warp_row, int tiles, const float* products, float* weights,
+                    float* references, float* sinks) {
     const mod::Arguments& arguments = *reinterpret_cast<const mod::Arguments*>(words);
     const HeadPlace place(*attention, arguments, head);
     for (int lane = 0; lane < 32; ++lane) {
