@@ -31,7 +31,7 @@ class LargeRows {
         }
     }
 
-    // visit(row, reference, lse_log2), in one thread for each row: by all warps of a block,
+    // By all warps of a block. visit(row, reference, lse_log2), in one thread for each row.
     template <typename Visit> __device__ void find(Parts& parts, Visit visit) {
         const int warp = static_cast<int>(threadIdx.x) / 32;
         measure<kWarps>(warp, [&](int r, float maximum, float sum) {
@@ -50,7 +50,7 @@ class LargeRows {
         }
         __syncthreads(); // before other rows have their parts there
     }
-    // or by one that has all keys.
+    // The same by one warp that has all keys.
     template <typename Visit> __device__ void find(Visit visit) {
         measure<1>(0, [&](int r, float maximum, float sum) {
             if (lane_index() % 4 == 0) report(row(r), maximum, log2_fast(sum), visit);

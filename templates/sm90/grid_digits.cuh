@@ -54,25 +54,20 @@ struct GridDigits {
     }
     // By parities: the form of an element is that of its query xor that of its key.
     static __device__ int query_form(int query) {
-        int form = 0;
-#pragma unroll
-        for (int place = 0; place < mod::GridGradients::kPlaces; ++place)
-            form |= parity(query + mod::GridGradients::query_offset(place),
-                           mod::GridGradients::width(place))
-                    << place;
-        return form;
+        return form_of([&](int place) { return query + mod::GridGradients::query_offset(place); });
     }
     static __device__ int key_form(int key) {
-        int form = 0;
-#pragma unroll
-        for (int place = 0; place < mod::GridGradients::kPlaces; ++place)
-            form |= parity(key + mod::GridGradients::key_offset(place),
-                           mod::GridGradients::width(place))
-                    << place;
-        return form;
+        return form_of([&](int place) { return key + mod::GridGradients::key_offset(place); });
     }
 
   private:
+    template <typename Position> static __device__ int form_of(Position position) {
+        int form = 0;
+#pragma unroll
+        for (int place = 0; place < mod::GridGradients::kPlaces; ++place)
+            form |= parity(position(place), mod::GridGradients::width(place)) << place;
+        return form;
+    }
     static __device__ int parity(int x, int width) {
         return (x / width - (x % width < 0 ? 1 : 0)) & 1;
     }

@@ -18,6 +18,18 @@ using namespace flexc;
 
 const std::string kRecordPath = FLEXC_SOURCE_DIR "/tests/compile/registers.txt";
 
+// Why there is no kernel; logs of compilers are long.
+std::string message_of(const Result<api::CompiledKernel>& outcome) {
+    return outcome ? std::string() : outcome.error().message.substr(0, 4000);
+}
+
+// The test ends here where it does not compile.
+api::CompiledKernel must_compile(const test::KernelCase& one) {
+    auto outcome = test::compile_case(one);
+    REQUIRE_MESSAGE(outcome.has_value(), message_of(outcome));
+    return *std::move(outcome);
+}
+
 using Outcome = std::optional<Result<api::CompiledKernel>>;
 
 std::vector<Outcome> compile_all(const std::vector<test::KernelCase>& cases) {
@@ -42,8 +54,7 @@ void visit_compiled(const std::vector<test::KernelCase>& cases, Visit visit) {
         const std::string name = test::name_of(cases[i]);
         CAPTURE(name);
         const Result<api::CompiledKernel>& outcome = *outcomes[i];
-        CHECK_MESSAGE(outcome.has_value(),
-                      (outcome ? std::string() : outcome.error().message.substr(0, 4000)));
+        CHECK_MESSAGE(outcome.has_value(), message_of(outcome));
         if (outcome) visit(cases[i], name, *outcome);
     }
 }
@@ -128,8 +139,7 @@ TEST_CASE("every buffer type and every builtin compiles, forward and backward") 
     for (const auto kind : {plan::KernelKind::forward, plan::KernelKind::backward_fused}) {
         const auto outcome =
             test::compile_case({.mod = "all", .text = program, .kind = kind, .arch = "sm_80"});
-        CHECK_MESSAGE(outcome.has_value(),
-                      (outcome ? std::string() : outcome.error().message.substr(0, 4000)));
+        CHECK_MESSAGE(outcome.has_value(), message_of(outcome));
     }
 }
 
@@ -297,23 +307,21 @@ TEST_CASE("a program that is long for each element has Hopper's kernels, which c
         text += "  x = log(x * x + 1.0) + sin(x) * score\n";
     text += "  x\n}\n";
     for (const auto kind : {plan::KernelKind::forward, plan::KernelKind::backward_fused}) {
-        const auto outcome = test::compile_case({.mod = "long",
-                                                 .text = text,
-                                                 .kind = kind,
-                                                 .forward_kernel = ForwardKernel::automatic,
-                                                 .backward_kernel = BackwardKernel::automatic,
-                                                 .head_dim = 128,
-                                                 .head_dim_v = 128});
-        REQUIRE_MESSAGE(outcome.has_value(),
-                        (outcome ? std::string() : outcome.error().message.substr(0, 4000)));
-        const plan::KernelConfig& config = outcome->kernel.config;
+        const auto compiled = must_compile({.mod = "long",
+                                            .text = text,
+                                            .kind = kind,
+                                            .forward_kernel = ForwardKernel::automatic,
+                                            .backward_kernel = BackwardKernel::automatic,
+                                            .head_dim = 128,
+                                            .head_dim_v = 128});
+        const plan::KernelConfig& config = compiled.kernel.config;
         CHECK(config.family == "sm90");
-        CHECK(outcome->kernel.info.spill_bytes <= config.tolerated_spills);
+        CHECK(compiled.kernel.info.spill_bytes <= config.tolerated_spills);
     }
 }
 
 TEST_CASE("what is written once for all tiles of a window spills nothing in its first form") {
-    const auto outcome = test::compile_case(
+    const auto compiled = must_compile(
         {.mod = "written_once",
          .text = "score_mod = score + max(0.5, score) * log1p(abs(1.5 + score + score + score))\n"
                  "mask_mod = q_idx >= kv_idx and q_idx - kv_idx < 512\n",
@@ -321,11 +329,9 @@ TEST_CASE("what is written once for all tiles of a window spills nothing in its 
          .backward_kernel = BackwardKernel::automatic,
          .head_dim = 128,
          .head_dim_v = 128});
-    REQUIRE_MESSAGE(outcome.has_value(),
-                    (outcome ? std::string() : outcome.error().message.substr(0, 4000)));
-    CHECK(outcome->kernel.config.writes_scores_once);
-    CHECK(outcome->refused == 0);
-    CHECK(outcome->kernel.info.spill_bytes == 0);
+    CHECK(compiled.kernel.config.writes_scores_once);
+    CHECK(compiled.refused == 0);
+    CHECK(compiled.kernel.info.spill_bytes == 0);
 }
 
 TEST_CASE("what spills in every form keeps the least, and is generic where it is large") {
@@ -340,23 +346,21 @@ TEST_CASE("what spills in every form keeps the least, and is generic where it is
     for (const bool is_large : {false, true}) {
         const std::string& text = is_large ? large : wide_integers;
         CAPTURE(text);
-        const auto outcome = test::compile_case({.mod = "none",
-                                                 .text = text,
-                                                 .kind = plan::KernelKind::backward_fused,
-                                                 .backward_kernel = BackwardKernel::automatic,
-                                                 .head_dim = 128,
-                                                 .head_dim_v = 128});
-        REQUIRE_MESSAGE(outcome.has_value(),
-                        (outcome ? std::string() : outcome.error().message.substr(0, 4000)));
-        CHECK(outcome->kernel.config.family == (is_large ? "sm80" : "sm90"));
-        CHECK(outcome->kernel.info.spill_bytes <= outcome->kernel.config.tolerated_spills);
+        const auto compiled = must_compile({.mod = "none",
+                                            .text = text,
+                                            .kind = plan::KernelKind::backward_fused,
+                                            .backward_kernel = BackwardKernel::automatic,
+                                            .head_dim = 128,
+                                            .head_dim_v = 128});
+        CHECK(compiled.kernel.config.family == (is_large ? "sm80" : "sm90"));
+        CHECK(compiled.kernel.info.spill_bytes <= compiled.kernel.config.tolerated_spills);
     }
 }
 
 TEST_CASE("a forward that spills little in every form is Hopper's all the same") {
     for (const int head_dim : {64, 128, 192}) {
         CAPTURE(head_dim);
-        const auto outcome = test::compile_case(
+        const auto compiled = must_compile(
             {.mod = "none",
              .text = "buffer s: f32[H]\nbuffer c: f32[B, KV_LEN]\n"
                      "score_mod = score - abs(s[h]) * abs(q_idx - kv_idx) + c[b, kv_idx]\n"
@@ -365,18 +369,16 @@ TEST_CASE("a forward that spills little in every form is Hopper's all the same")
              .forward_kernel = ForwardKernel::automatic,
              .head_dim = head_dim,
              .head_dim_v = head_dim});
-        REQUIRE_MESSAGE(outcome.has_value(),
-                        (outcome ? std::string() : outcome.error().message.substr(0, 4000)));
-        CHECK(outcome->kernel.config.family == "sm90");
-        CHECK(outcome->kernel.config.specialized->schedule.overlaps);
-        CHECK(outcome->kernel.info.spill_bytes <= 8);
+        CHECK(compiled.kernel.config.family == "sm90");
+        CHECK(compiled.kernel.config.specialized->schedule.overlaps);
+        CHECK(compiled.kernel.info.spill_bytes <= 8);
     }
 }
 
 TEST_CASE("gradients go where the score says, for every architecture") {
     for (const char* arch : {"sm_80", "sm_90a"}) {
         CAPTURE(arch);
-        const auto outcome = test::compile_case(
+        const auto compiled = must_compile(
             {.mod = "at_scores",
              .text = "buffer t: f32[4] grad\nbuffer u: f32[4, 4] grad\n"
                      "score_mod = t[int(sin(score * 1e18) + 2.0)] + sum(i in 0..4: u[i, "
@@ -384,9 +386,7 @@ TEST_CASE("gradients go where the score says, for every architecture") {
              .kind = plan::KernelKind::backward_fused,
              .arch = arch,
              .backward_kernel = BackwardKernel::automatic});
-        REQUIRE_MESSAGE(outcome.has_value(),
-                        (outcome ? std::string() : outcome.error().message.substr(0, 4000)));
-        CHECK(outcome->kernel.config.family == "sm80");
+        CHECK(compiled.kernel.config.family == "sm80");
     }
 }
 
