@@ -291,11 +291,17 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
     constexpr int kSpillsOfLarge = 64;
     // What sums tables spills in the warps that do, which no form helps.
     constexpr int kSpillsOfTables = 80, kSpillsOfShifts = 160;
+    // Forms that save registers cost more than a few words that are read once for each tile.
+    constexpr int kSpillsOfScoreMods = 16;
+    const bool is_first_of_score_mod = request.has_score_mod && comes_again &&
+                                       tile.saves_registers == 0 && !tile.has_dense_bias() &&
+                                       !adds_elements;
     config.tolerated_spills =
         request.is_long && !is_last                         ? kSpillsOfLong
         : request.is_large && config.writes_scores_once     ? kSpillsOfLarge
         : tile.table_words > 0 && tile.saves_registers == 0 ? kSpillsOfTables
         : request.sums_shifts && tile.saves_registers == 0  ? kSpillsOfShifts
+        : is_first_of_score_mod                             ? kSpillsOfScoreMods
         : comes_again || adds_elements                      ? 0
         : is_last || tile.has_dense_bias() || config.key_width != 0 || tile.table_words > 0 ? 256
                                                                                             : 128;
