@@ -1,6 +1,6 @@
-// What a kernel knows of each feature if the program does not have it. mod.cuh uses this namespace:
-// a policy that a kernel asks for is the program's own, mod::Policy, which derives from the default
-// and names what differs, or where there is none, the default itself.
+// Defaults of all policies: what a kernel knows of a feature if the program does not have it.
+// mod.cuh uses this namespace: a policy that a kernel asks for is the program's own, mod::Policy,
+// which derives from the default and names what differs, or if there is none, the default itself.
 #pragma once
 
 #include "policies/dense_bias.cuh"

@@ -1,14 +1,14 @@
-// Keys of few kinds: what is added to a score is one number for a query and a kind. In Hopper's
-// forward it comes with the products of QK, or these are added to it: sm90/key_kinds.cuh.
+// Policy of keys of few kinds: what is added to a score is one number for a query and a kind. In
+// Hopper's forward it comes with the products of QK, or these are added to it: sm90/key_kinds.cuh.
 #pragma once
 
 namespace defaults {
 
 struct KeyKinds {
     static constexpr int kCount = 0; // kinds are 0 ... kCount - 1
-    // Uses no query; -1 for a key of none, to which nothing is added.
+    // Returns the kind of a key, or -1 if nothing is added to its scores. Does not use the query.
     template <typename At> static __device__ int kind(const At&) { return -1; }
-    // Where kv is the kind.
+    // Returns what is added for a query and a kind, which at.kv holds.
     template <typename At> static __device__ float addend(const At&) { return 0; }
 };
 

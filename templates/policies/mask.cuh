@@ -1,18 +1,18 @@
-// Which elements a mask shows.
+// Policy of the mask: which elements are visible.
 #pragma once
 
 namespace defaults {
 
 struct Mask {
-    static constexpr bool kExists = false;  // else every element is visible
+    static constexpr bool kExists = false;  // false: every element is visible
     static constexpr bool kHasBand = false; // every visible one has band.low <= kv - q <= band.high
-    static constexpr bool kBandIsExact = false; // and every element of the band is visible
+    static constexpr bool kBandIsExact = false; // every element of the band is visible
     static constexpr bool kBandHasLow = false;  // band.low bounds anything
     static constexpr int kClamps = 0; // which members of Clamps bound the ends of the band, as bits
     // AttentionArguments::block_mask says which tiles to visit.
     static constexpr bool kHasBlockMask = false;
-    static constexpr int kParts = 0; // MaskPart of each: those of the mask beside the band
-    static constexpr bool kReadsElements = false; // something is read for each element
+    static constexpr int kParts = 0; // number of MaskPart: parts of the mask beside the band
+    static constexpr bool kReadsElements = false; // the mask reads memory for each element
 };
 
 struct Band {

@@ -18,13 +18,14 @@ enum class Sum {
 };
 
 struct ReadGradients {
-    static constexpr bool kComeFromElements = false; // some do, not from tiles of dS
-    static constexpr int kQuerySums = 0;             // by query, put together by the block's warps
+    static constexpr bool kComeFromElements = false; // some are not summed from tiles of dS
+    static constexpr int kQuerySums = 0;             // sums by query, combined over a block's warps
     static constexpr bool kSumsDistances = false;
     static constexpr __device__ Sum sum_of(int) { return Sum::element; }
-    // Its partial is, whatever the element.
+    // Whether the partial derivative of a read is finite for every element.
     static constexpr __device__ bool is_finite(int) { return false; }
-    // Null outside the buffer. An exact::Sum* in deterministic mode.
+    // Returns the address of the gradient of what an element reads; null outside the buffer. In
+    // deterministic mode it is that of an exact::Sum.
     template <typename At> static __device__ float* address(const At&, int) { return nullptr; }
 };
 

@@ -6,9 +6,9 @@ namespace defaults {
 
 template <typename At> __device__ float multiplier(const At&) { return 1; } // uses no kv, no score
 template <typename At> __device__ float row_addend(const At&) { return 0; } // affine in kv
-template <typename At> __device__ float slope(const At&) { return 0; } // of it, from key to key
+template <typename At> __device__ float slope(const At&) { return 0; } // row_addend's step per key
 template <typename At> __device__ float cap(const At&) { return 0; }   // uses the head at most
-// By the row and by the column of the 2-D key index.
+// Addends by the row and by the column of the 2-D key index, and by the element.
 template <typename At> __device__ float quotient_addend(const At&) { return 0; }
 template <typename At> __device__ float remainder_addend(const At&) { return 0; }
 template <typename At> __device__ float element_addend(const At&, float bias) { return 0; }

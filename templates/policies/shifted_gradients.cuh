@@ -1,4 +1,4 @@
-// Gradients of shifted reads, which Hopper's backward sums along lines of a tile of dS.
+// Policy of gradients of shifted reads, which Hopper's backward sums along lines of a tile of dS.
 #pragma once
 
 namespace defaults {
@@ -7,7 +7,7 @@ struct ShiftedGradients {
     static constexpr int kCount = 0;
 };
 
-// Each of them.
+// Specialised by mod.cuh for each of the kCount gradients.
 template <int kGradient> struct ShiftedGradient;
 
 } // namespace defaults

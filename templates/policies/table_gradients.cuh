@@ -1,16 +1,18 @@
-// Gradients of tables of which a tile meets few entries: sums in shared memory.
+// Policy of gradients of tables of which a tile meets few entries: these are summed in shared
+// memory.
 #pragma once
 
 namespace defaults {
 
 struct TableGradients {
     static constexpr int kCount = 0;
-    // Of shared memory, for each warp that sums; sums over parts of diagonals have it too.
+    // 32-bit words of shared memory for each warp that sums; sums over parts of diagonals use them
+    // too.
     static constexpr int kWords = 0;
-    static constexpr bool kAreOfKinds = false; // it is one, by a kind of queries and one of keys
+    static constexpr bool kAreOfKinds = false; // one table, read by kinds of queries and of keys
 };
 
-// Each of them; templates/README.md has its members.
+// Specialised by mod.cuh for each of the kCount tables; templates/README.md has the members.
 template <int kTable> struct TableGradient;
 
 } // namespace defaults

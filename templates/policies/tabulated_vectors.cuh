@@ -1,15 +1,16 @@
-// What a kernel before Hopper's forward or backward computes of keys alone, or of distances q - kv
-// alone: vectors with an entry for each.
+// Policy of vectors that a kernel computes before Hopper's forward or backward, with an entry for
+// each key or for each distance q - kv, on which alone the values depend.
 #pragma once
 
 namespace defaults {
 
 struct TabulatedVectors {
     static constexpr int kByKey = 0, kByDistance = 0; // how many there are
-    // A second copy lacks its first entry, for pairs of entries that begin at odd ones.
+    // With 2, a second copy lacks the first entry, so that pairs of entries that begin at odd ones
+    // are aligned in it.
     static constexpr int kDistanceCopies = 1;
     static constexpr int kTileOverhang = 0; // rows that a tile may have past the end
-    static constexpr bool kUseBatch = true, kUseHead = true; // else one vector is for all
+    static constexpr bool kUseBatch = true, kUseHead = true; // false: one vector for all
     template <typename At> static __device__ float key_value(const At&, int) { return 0; }
     template <typename At> static __device__ float distance_value(const At&, int) { return 0; }
 };
