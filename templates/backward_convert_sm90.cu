@@ -1,8 +1,8 @@
-// After Hopper's backward kernel: dq from its accumulator, in the type and layout that the caller
-// wants. The accumulator holds row blocks of 64 queries, groups of eight columns in each, and in a
-// group what each thread of a warpgroup had: two columns of a row, and of the row eight below. One
-// block does a row block, which TMA brings. Blocks that start while the last ones of that kernel
-// run wait for those of their head alone.
+// Runs after Hopper's backward kernel: converts dq from its accumulator to the type and layout that
+// the caller wants. The accumulator holds row blocks of 64 queries, in each of them groups of eight
+// columns, and in a group the values of each thread of a warpgroup: two columns of a row and of the
+// row eight below. One block converts one row block, which TMA loads. Blocks that start while the
+// last ones of the backward kernel still run wait only for those of their own head.
 #include "mod.cuh"
 
 #include "common/dependence.cuh"
@@ -23,11 +23,11 @@ constexpr int kRows = 64, kGroupColumns = 8, kGroups = mod::kHeadDim / kGroupCol
 constexpr int kRowBlockFloats = kRows * mod::kHeadDim, kRowBlockBytes = 4 * kRowBlockFloats;
 static_assert(mod::kWarps * 32 == kThreads && mod::kQueryTile == kRows);
 static_assert(mod::kHeadDim % kGroupColumns == 0);
-// The row block, a barrier, and the row block's state.
+// Shared memory holds the row block, a barrier, and the row block's state.
 static_assert(kRowBlockBytes + 16 <= mod::kSharedBytes);
 extern __shared__ __align__(128) unsigned char shared_memory[];
 
-// Tiles of keys of a head, or of one request of it.
+// Returns the number of key tiles of a head, or with ragged tensors of one request of it.
 __device__ inline int key_tiles_of(const sm90::KernelArguments& attention,
                                    const SequenceLength& length) {
     constexpr int kKeyTile = 64 * sm90::kConsumers;
@@ -35,7 +35,7 @@ __device__ inline int key_tiles_of(const sm90::KernelArguments& attention,
                                    : (length.key_rows() + kKeyTile - 1) / kKeyTile;
 }
 
-// Until all blocks that add to a head's dq have.
+// Waits until all blocks of the backward kernel that add to the head's dq have done so.
 __device__ inline void wait_for_blocks(const sm90::KernelArguments& attention,
                                        const SequenceLength& length, int kv_head) {
     constexpr unsigned kNanoseconds = 200;
@@ -44,7 +44,7 @@ __device__ inline void wait_for_blocks(const sm90::KernelArguments& attention,
     asm volatile("fence.proxy.async;" ::: "memory");
 }
 
-// Where a row block is in dq's accumulator.
+// Returns the index of the tile's row block in dq's accumulator.
 __device__ inline long long row_block_of_all(const AttentionArguments& attention,
                                              const SequenceLength& length, const BlockTile& tile) {
     constexpr int kPaddedRows = 128;
@@ -57,7 +57,8 @@ __device__ inline long long row_block_of_all(const AttentionArguments& attention
            tile.tile;
 }
 
-// Four lanes have a pair of columns of each of four groups; then each has all pairs of one.
+// Transposes among four lanes: each lane passes its pair of columns of four groups, and gets all
+// four pairs of one group, 16 bytes that it can store at once.
 __device__ inline uint4 transpose_quad(const unsigned (&pairs)[4]) {
     const bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
     const auto swapped = [](bool mine_is_second, unsigned first, unsigned second, int distance,
@@ -96,7 +97,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
         if (attention.blocks_done != nullptr)
             wait_for_blocks(attention, length, tile.head / (attention.heads / attention.kv_heads));
         const long long index = row_block_of_all(attention, length, tile);
-        // Whatever its state, which takes as long to read.
+        // Loads the row block without waiting for its state, which takes as long to read.
         arrival.arrive_expecting(kRowBlockBytes);
         sm90::load_bytes(shared_address(shared_memory),
                          attention.dq_accumulator + index * kRowBlockFloats, kRowBlockBytes,
@@ -105,7 +106,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
                                                              : attention.row_block_states[index];
     }
     __syncthreads();
-    // Nobody adds to row blocks of queries that are not used.
+    // No block adds to row blocks behind a request's last query: they hold no sums.
     const bool has_sums = shared_state != sm90::kRowBlockUntouched &&
                           (mod::Layouts::kAreDense || first_row < length.queries());
     const float4* const from = reinterpret_cast<const float4*>(shared_memory) + threadIdx.x;
@@ -140,6 +141,6 @@ extern "C" __global__ void __launch_bounds__(kThreads)
         if (is_row) *reinterpret_cast<uint4*>(dq.narrow.at(row, column)) = piece;
         if (is_row_below) *reinterpret_cast<uint4*>(dq.narrow.at(row + 8, column)) = piece_below;
     }
-    // Whoever waits for this kernel waits for that one too.
+    // Kernels that wait for this one rely on the kernel ahead having ended, too.
     wait_for_kernel_ahead();
 }

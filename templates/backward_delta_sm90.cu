@@ -1,9 +1,9 @@
-// Before Hopper's backward kernel, for every query: delta = sum over d of d_out * o, less d_lse;
-// zeros in dq's accumulator; what a sink changes; and gradients of buffers that follow from sums
-// over rows alone. One block does kQueryTile rows of one head, those past the end included: TMA
-// moves whole tiles of deltas and of the accumulator. Zeros also for how many blocks are done with
-// a head. Where that kernel stores what it has first, dq's accumulator is left as it is, and said
-// to be untouched.
+// Runs before Hopper's backward kernel and computes for every query: delta = sum over d of d_out *
+// o, less d_lse; what a sink changes; and gradients of buffers that follow from sums over rows
+// alone. It also zeroes dq's accumulator, and the counters of blocks that are done with a head.
+// Where the backward kernel stores the first part of each row block, it leaves the accumulator as
+// it is and marks its row blocks as untouched. One block has kQueryTile rows of one head, those
+// past the end included, since TMA moves whole tiles of deltas and of the accumulator.
 #include "mod.cuh"
 
 #include "common/dependence.cuh"
@@ -20,7 +20,8 @@ namespace {
 constexpr int kThreads = 32 * mod::kWarps;
 static_assert(mod::kQueryTile == kThreads && mod::kHeadDim % 8 == 0);
 
-// Of a tile among all of dense heads, or in a request: the first of its rows in the workspace.
+// Returns the first row of a tile in the workspace. place: index of the tile over all heads, which
+// is used where tensors are dense.
 __device__ inline long long first_row_of_all(const AttentionArguments& attention,
                                              const SequenceLength& length, int place, int h,
                                              int first_row) {
@@ -32,7 +33,7 @@ __device__ inline long long first_row_of_all(const AttentionArguments& attention
 extern "C" __global__ void __launch_bounds__(kThreads)
     flexc_backward_delta_sm90(const __grid_constant__ sm90::KernelArguments attention,
                               const __grid_constant__ mod::Arguments arguments) {
-    // First: kernels after the next one may start soon, too.
+    // Zeroes the counters first, since kernels after the next one may start soon, too.
     if (attention.blocks_done != nullptr && blockIdx.x == 0)
 #pragma unroll 1
         for (int i = threadIdx.x; i < attention.batch * attention.kv_heads; i += kThreads)
@@ -40,7 +41,8 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     if (attention.tiles_taken != nullptr && blockIdx.x == 0 && threadIdx.x == 0)
         *attention.tiles_taken = 0;
     let_next_start();
-    // What the next kernel needs first comes last, and is in the L2 cache then.
+    // Tiles are taken from the last to the first, so that what the next kernel needs first is still
+    // in the L2 cache.
     const int place = static_cast<int>(gridDim.x - 1 - blockIdx.x);
     const BlockTile tile = tile_of_rows(attention, place, mod::kQueryTile);
     const SequenceLength length(attention, tile.head / attention.heads);
@@ -52,7 +54,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     }
     const long long first_of_all = first_row_of_all(attention, length, place, h, first_row);
 
-    // Each thread has the row whose sum it is given at the end.
+    // Each thread has one row, whose sum row_product_of() returns to it.
     const int row = first_row + static_cast<int>(threadIdx.x);
     const bool inside = row < length.queries();
     float d_lse = 0;
@@ -82,7 +84,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     }
     attention.row_facts[row_fact_place(of_all, kDeltaFact)] = inside ? product - d_lse : 0;
 
-    // The next kernel, which waits for this one alone, reads what the one ahead wrote.
+    // The next kernel waits for this one alone, but reads what the kernel ahead wrote.
     if constexpr (!mod::Sink::kExists) wait_for_kernel_ahead();
     if (mod::kGradients == 0 || (!mod::Sink::kExists && attention.d_lse.data == nullptr)) return;
     const float sum = inside ? sm90::row_sum(attention, length, h, row) + of_sink : 0;

@@ -1,5 +1,5 @@
-// Before Hopper's backward kernel: what reads give whose indices use q and kv by their difference
-// alone, for every distance. One thread does one distance of one head.
+// Runs before Hopper's backward kernel: evaluates, for every distance, the reads whose indices use
+// q and kv only by their difference. One thread computes one distance of one head.
 #include "mod.cuh"
 
 #include "sm90/expand_distances.cuh"

@@ -1,6 +1,6 @@
-// After Hopper's backward kernel: gradients of what is read by distance, or enters values by
-// distance, from the sums of dS over diagonals or over parts of them. One thread does one distance
-// of one head.
+// Runs after Hopper's backward kernel: computes the gradients of what is read by distance, or
+// enters values by distance, from the sums of dS over diagonals or over parts of them. One thread
+// handles one distance of one head.
 #include "mod.cuh"
 
 #include "sm90/gradients/distance_sums.cuh"
@@ -26,14 +26,15 @@ extern "C" __global__ void __launch_bounds__(kThreads)
         const float sum =
             distance.exists ? flexc_value(sums[static_cast<long long>(form) * count]) : 0;
         sm90::Entry entry = distance;
-        // Where there are no such elements, the sum is 0.
+        // A sum of 0 needs no element of this form, and there may be none.
         if (mod::GridGradients::kPlaces > 0 && sum != 0)
             sm90::find_form(entry, attention, arguments, form);
         entry.visit(attention, arguments, [&](const mod::At& at) {
 #pragma unroll
             for (int gradient = 0; gradient < mod::kGradients; ++gradient)
                 if (mod::ReadGradients::sum_of(gradient) == mod::Sum::distance)
-                    // Where all of a diagonal is hidden, its factor need not be finite.
+                    // A sum of 0 adds 0, since the factor of a diagonal that is hidden as a whole
+                    // may be infinite or NaN.
                     sm90::add_by_warp(mod::ReadGradients::address(at, gradient),
                                       sum == 0 ? 0 : sum * mod::distance_factor(at, gradient));
         });

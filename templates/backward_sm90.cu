@@ -52,8 +52,8 @@ struct Consumer {
     }
     __device__ int warp_key() const { return keys().first_kv + 64 * warpgroup + 16 * warp; }
 
-    // `tile`: of queries, unless a block mask chose the one that is here.
-    // dq_accumulator: of the head.
+    // Processes one tile of queries. tile: its index, unless a block mask has chosen which tile
+    // arrives. dq_accumulator: start of the head's sums of dq.
     __device__ void consume(ScoreGradients& gradients, GradientSums& sums, const HeadPlace& place,
                             int tile, bool is_last, float* dq_accumulator, KeyGradient& dk,
                             ValueGradient& dv) {
@@ -85,13 +85,13 @@ struct Consumer {
         key_halves.look_ahead(place, keys(), warpgroup, tile);
     }
 
-    // Whether this warpgroup multiplies for dq at this step. Where warpgroups alternate, one of
-    // them computes all of dq; else each computes a piece.
+    // Returns whether this warpgroup computes dq, or a piece of it, at this step. Where warpgroups
+    // alternate, one of them computes all of dq; else each computes a piece.
     __device__ bool takes_query_gradient() const { return !kAlternatesDq || adds_query_sums(); }
-    // Whether it adds the block's sums of queries.
+    // Returns whether this warpgroup adds the block's sums by query to memory at this step.
     __device__ bool adds_query_sums() const { return step % 2 == static_cast<unsigned>(warpgroup); }
 
-    // A tile of queries that sees none of this warpgroup's keys, only the other's.
+    // Handles a tile of queries that sees none of this warpgroup's keys, only the other's.
     template <typename LookAhead>
     __device__ void skip(const ScoreGradients& gradients, int tile, LookAhead look_ahead) {
         const int stage = static_cast<int>(step % 2);
@@ -143,13 +143,13 @@ struct Consumer {
                                   d_fragments, query_sums, visible_bits};
         const StepOfQueries<kHalves, LookAhead> parts{
             of_scores, *this, dk, dv, dq, stage, tile, query_word, dq_accumulator, look_ahead};
-        // S'
+        // S' = K Q'
         fence_wgmma();
         issue_scores<kLayout.keys, kLayout.queries, mod::kHeadDim, kKeyPanelColumns>(
             scores, rows + Shared::slot_words(key_tiles.slot()), query_word);
         commit_wgmma();
         MaskOrder::look_between(parts);
-        // W'
+        // W' = V d_out'
         key_tiles.wait_for_values(shared, step);
         shared.d_out_full(stage).wait(parity);
         fence_wgmma();

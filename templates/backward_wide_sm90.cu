@@ -38,7 +38,7 @@ using QueryGradient = KeyShare::Sums;
 constexpr int kGroupsOfShare = 4 * kPanels, kGroupsAtOnce = kGroupsOfShare / 2;
 struct HeldGradient {
     float sums[4 * (kGroupsOfShare - kGroupsAtOnce)];
-    float* to; // of a row block, for this thread
+    float* to; // this thread's place in a row block of dq's accumulator
 };
 
 struct Consumer {
@@ -53,8 +53,8 @@ struct Consumer {
     __device__ int warp_key() const { return keys.first_kv + 16 * warp; }
     __device__ int first_query() const { return kScoreQueries * warpgroup; }
 
-    // `tile`: of queries, unless a block mask chose the one that arrives. dq: of the head, for this
-    // thread.
+    // Processes one tile of queries. tile: its index, unless a block mask has chosen which tile
+    // arrives. dq_head: start of the head's sums of dq, at this thread's place in a row block.
     __device__ void consume(ScoreGradients& gradients, GradientSums& sums, int tile, float* dq_head,
                             KeyGradient& dk, ValueGradient& dv, HeldGradient& held) {
         const int stage = step % 2;
@@ -103,7 +103,8 @@ struct Consumer {
         ScoreOrder::under_dv(parts);
         store_by_queries(half_of(kLayout.d_scores, stage), d_fragments, warp, lane);
         publish_shared();
-        // dS is here, and everyone has left the one before.
+        // Waits until dS is in shared memory and both warpgroups have finished reading the one
+        // before.
         meet_at_d_scores();
 
         QueryGradient dq;
@@ -128,18 +129,19 @@ struct Consumer {
         add_groups<0, kGroupsAtOnce>(held.to, dq);
         wait_for_wgmma<0>();
         pin(dk);
-        // Each thread for itself: it has read the tile's lse and delta.
+        // Every thread arrives, since each has read the tile's lse and delta.
         shared.queries_empty(stage).arrive();
         ++step;
     }
 
-    // Of P or dS, the rows of the warpgroup's queries.
+    // Returns the shared memory address of the rows of this warpgroup's queries in a stage of P or
+    // dS. tile: offset of P or dS in the layout.
     __device__ unsigned half_of(int tile, int stage) const {
         return shared.base + tile + stage * kDScoresBytes + first_query() * kRowBytes;
     }
 
-    // Of the warpgroup's groups of eight columns of dq, kBegin ... kEnd - 1; `sums` starts with
-    // them.
+    // Adds groups kBegin ... kEnd - 1 of the warpgroup's groups of eight columns of dq to memory;
+    // `sums` starts with group kBegin.
     template <int kBegin, int kEnd, int kCount>
     __device__ void add_groups(float* to, const float (&sums)[kCount]) const {
 #pragma unroll
@@ -157,7 +159,8 @@ struct Consumer {
         const unsigned rows = shared.base + 16 * warp * kRowBytes;
         const bool dk_is_float = (attention.dk_flags & kOutputF32) != 0;
         const bool dv_is_float = (attention.dv_flags & kOutputF32) != 0;
-        // The last MMAs of both warpgroups have read keys and values.
+        // Waits until the last MMAs of both warpgroups have read keys and values, which are
+        // overwritten.
         synchronize(kLastMmaBarrier, kThreadsOfBoth);
         if (dv_is_float)
             store_floats(attention.dv, attention.dv_flags, corner, mod::kHeadDimV, attention.kv_len,
@@ -171,7 +174,7 @@ struct Consumer {
         else
             write_rows<kPanels, kKeyPanel>(rows + kLayout.keys, KeyShare{warpgroup}, dk,
                                            attention.scale);
-        // Both have written their columns of a row.
+        // Waits until both warpgroups have written their columns of each row.
         synchronize(kLastMmaBarrier, kThreadsOfBoth);
         if (lane != 0) return;
         if (warpgroup == 0 && !dv_is_float)

@@ -1,4 +1,5 @@
-// forward_few.cu on Hopper: blocks with more than 16 rows are a warpgroup's, others its warps'.
+// Hopper's version of forward_few.cu: a warpgroup computes blocks of more than 16 rows; smaller
+// ones are computed by warps, as there.
 #include "mod.cuh"
 
 #include "sm80/few_by_warps.cuh"
