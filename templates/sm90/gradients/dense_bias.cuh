@@ -1,6 +1,6 @@
-// Gradients of dense biases, by two warps of the producer's warpgroup, one for each of the
-// consumers' warpgroups: from the tile of dS where buffers have 16 bits, else from memory of their
-// own, in parts of 64 queries.
+// Adds gradients of dense biases by two warps of the producer warpgroup, one for each consumer
+// warpgroup: from the tile of dS where buffers have 16 bits, else from shared memory of their own,
+// in parts of 64 queries.
 #pragma once
 
 #include "sm90/backward_dense_bias.cuh"
@@ -13,8 +13,8 @@
 namespace sm90 {
 
 // Where several blocks write to the same tiles of a gradient, the one with the lowest number stores
-// what it has, so that nobody needs to clear them before; the others add to that, each when it has
-// been done. Blocks start in the order of their numbers, and who stores waits for nobody.
+// what it has, so that nobody needs to clear them before; the others wait for that and add to it.
+// Blocks start in the order of their numbers, and the one that stores waits for nobody.
 class FirstToStore {
   public:
     __device__ FirstToStore(const KernelArguments& attention, const HeadPlace& place,
@@ -36,12 +36,12 @@ class FirstToStore {
                 : of_group * kParts * ((attention.q_len + mod::kQueryTile - 1) / mod::kQueryTile);
     }
     __device__ bool stores() const { return stores_; }
-    // Before a part of the queries is added.
+    // Called before a part of the queries is added: waits until it has been stored.
     __device__ void wait(int part) const {
         if (stored_ != nullptr && !stores_) wait_for_semaphore(stored_, before_ + part + 1);
     }
-    // That all lanes have stored a part; when they have waited for the next one, so that nobody
-    // has to wait until it is in memory.
+    // Reports that all lanes have stored a part. Called after the wait for the next part, so that
+    // nobody has to wait until the stores are in memory.
     __device__ void tell_before() {
         if (!stores_ || !is_pending_) return;
         __syncwarp();
@@ -56,7 +56,8 @@ class FirstToStore {
     bool stores_, is_pending_ = false;
 };
 
-// Some rows of a part in shared memory, 16 bytes for each lane, to memory. Two rows at a time.
+// Called by one warp: stores or adds rows of a part, from shared memory to the gradient. A lane
+// moves 16 bytes, the warp two rows at a time.
 __device__ inline void add_part(const BiasRows<float>& to, int first_row, int rows, int keys,
                                 unsigned from, bool stores) {
     constexpr int kChunkKeys = 4, kChunks = 64 / kChunkKeys, kRows = 32 / kChunks;
@@ -75,7 +76,7 @@ __device__ inline void add_part(const BiasRows<float>& to, int first_row, int ro
     }
 }
 
-// The same from a panel of dS, in 16 bits and with the swizzle.
+// Does the same from a panel of dS, which is in 16 bits and swizzled.
 __device__ inline void add_panel(const BiasRows<float>& to, int first_row, int rows, int keys,
                                  unsigned from, bool stores) {
     constexpr int kChunkKeys = 4, kChunks = kPanelColumns / kChunkKeys, kRows = 32 / kChunks;
@@ -107,8 +108,8 @@ __device__ inline void add_panel(const BiasRows<float>& to, int first_row, int r
     }
 }
 
-// Part: what is waited for and added, a BiasGradient below. By one warp for each of the consumers'
-// warpgroups: what these have of a tile of gradients.
+// Called by one warp for each consumer warpgroup: adds what that warpgroup has of each tile of
+// gradients. Part: how parts are waited for and added, see below.
 template <typename Part>
 __device__ inline void add_dense_biases(const KernelArguments& attention,
                                         const mod::Arguments& arguments, Shared shared,
@@ -131,7 +132,8 @@ __device__ inline void add_dense_biases(const KernelArguments& attention,
                     if (mod::ReadGradients::sum_of(gradient) != mod::Sum::dense_bias) continue;
                     const auto to = BiasRows<float>::of(
                         attention, arguments, place, first_key, [&](const mod::At& at) {
-                            // Never an exact sum: those are of other classes.
+                            // Never an exact::Sum: gradients that need one are summed in other
+                            // ways.
                             return reinterpret_cast<float*>(
                                 mod::ReadGradients::address(at, gradient));
                         });
@@ -148,8 +150,8 @@ __device__ inline void add_dense_biases(const KernelArguments& attention,
 // No gradient of a dense bias is added by tiles.
 struct NoBiasGradient {
     static constexpr bool kHasWarps = false;
-    // By the threads that multiply: until a part of a step has memory; its dS; that they are there;
-    // and the same for the second half of a long tile's queries.
+    // Called by consumers: wait until a part of a step has memory; store its dS; signal that it is
+    // there; and do the same for the second half of a long tile's queries.
     static __device__ void wait(const Shared&, int, unsigned, int) {}
     template <int kCount>
     static __device__ void store(const TileBiases&, const float (&)[kCount], int) {}
@@ -157,14 +159,14 @@ struct NoBiasGradient {
     template <int kCount>
     static __device__ void hand_over_second_half(const Shared&, int, unsigned, const TileBiases&,
                                                  const float (&)[kCount]) {}
-    // As SumOf::add.
+    // Adds one element, as SumOf::add() does.
     static __device__ void add(int, float, int, int, const TileBiases&) {}
-    // By two warps of the producer's warpgroup.
+    // Called by two warps of the producer warpgroup.
     static __device__ void serve(const KernelArguments&, const mod::Arguments&, Shared,
                                  const KeyTile&, int) {}
 };
 
-// From the tile of dS.
+// Gradients are added from the tile of dS.
 struct BiasGradientInTiles : NoBiasGradient {
     static constexpr bool kHasWarps = true;
 
@@ -185,7 +187,7 @@ struct BiasGradientInTiles : NoBiasGradient {
     }
 };
 
-// From memory where pieces of dq are else.
+// Gradients are added from the shared memory that pieces of dq have in other kernels.
 struct BiasGradientInParts : NoBiasGradient {
     static constexpr bool kHasWarps = true;
 
@@ -214,7 +216,7 @@ struct BiasGradientInParts : NoBiasGradient {
     }
 };
 
-// What is added is dS itself.
+// The gradient is dS itself.
 struct BiasGradientOfScores : BiasGradientInParts {
     template <int kCount>
     static __device__ void store(const TileBiases& biases, const float (&d_scores)[kCount],
@@ -234,7 +236,7 @@ struct BiasGradientOfScores : BiasGradientInParts {
     }
 };
 
-// What is added is what a derivative makes of dS, element by element.
+// The gradient is what a derivative makes of dS, element by element.
 struct BiasGradientOfElements : BiasGradientInParts {
     static __device__ void add(int gradient, float d_read, int key, int j,
                                const TileBiases& biases) {

@@ -1,5 +1,5 @@
-// Sums of dS over the diagonals of tiles that follow each other, for buffers whose indices use
-// q - kv. By two warps, each for itself.
+// Sums dS over the diagonals of tiles that follow each other, for buffers whose indices use q - kv.
+// Two warps of the producer warpgroup do so, each for itself.
 //
 // A word of the tile has two neighbouring keys. At an even distance d, the word at key q - d of an
 // even query is on diagonals d and d - 1; that at key q - d - 1 of an odd query on d + 1 and d. A
@@ -21,7 +21,7 @@ namespace sm90 {
 
 static_assert(!mod::ReadGradients::kSumsDistances || mod::kQueryTile == kRowBlock);
 
-// Around an even distance.
+// Sums of the diagonals around an even distance.
 struct DiagonalSums {
     float before = 0, at = 0, after = 0;
 
@@ -31,7 +31,8 @@ struct DiagonalSums {
         before += flexc_second(kKind, even_query);
         after += flexc_first(kKind, odd_query);
     }
-    // `to` is of distance 0; a lane's neighbour has the next even distance.
+    // Adds the sums to memory. to: address of distance 0. A lane's neighbour has the next even
+    // distance.
     __device__ void flush(DistanceSum* to, int distance, int lowest, int highest) {
         const int lane = static_cast<int>(threadIdx.x) % 32;
         const float next = __shfl_down_sync(0xffffffffu, before, 1);
@@ -54,15 +55,15 @@ template <bool kUpper, int kPair> class LaneWords {
     static constexpr int kSteps = kRowBlock / 8;
 
     __device__ explicit LaneWords(unsigned d_scores) : d_scores_(d_scores) {
-        // Else what follows is kept for every pair, and registers are few.
+        // Computed again, or what follows would be kept in registers for every pair.
         const int lane = computed_again(static_cast<int>(threadIdx.x) % 32);
         const int key = 2 * kPair - 2 * lane;
         four_ = lane / 4 * (kGroupBytes | kChunkBytes);
         start_ = -(key >> 3) * kGroupBytes + (key & 7) * 2;
     }
 
-    // Of a step. Whether they are as many keys away from the lane's distance as a tile has, where
-    // any are.
+    // Loads the words of a step. Returns whether they are as many keys away from the lane's
+    // distance as a tile has, which only the upper warp's may be.
     __device__ bool load(int step, unsigned (&words)[2]) const {
         words[0] = load_shared_word(address(step, 0));
         words[1] = load_shared_word(address(step, 1));
@@ -74,12 +75,13 @@ template <bool kUpper, int kPair> class LaneWords {
     static constexpr int kPanelBytes = kSteps * kGroupBytes;
     static_assert(kPanelBytes == kQueryPanel || !mod::ReadGradients::kSumsDistances);
 
-    // From the first of eight rows, whichever they are, but for the row in them. In the order of
-    // the lane's steps its rows end with the panel, and go on with the first ones.
+    // Returns the offset of a step's word, but for its row among eight. In the order of the lane's
+    // steps its rows end with the panel, and go on with the first ones.
     __device__ int place(int step, int odd) const {
         return (four_ ^ (step * kGroupBytes | (step ^ (2 * kPair + odd)) * kChunkBytes)) + start_;
     }
-    // Of two panels, the upper warp's rows go on in the second, the lower's begin there.
+    // Returns the address of a step's word. Of two panels, the upper warp's rows go on in the
+    // second, the lower's begin there.
     __device__ unsigned address(int step, int odd) const {
         int from = place(step, odd);
         if constexpr (kSharesKeys)
@@ -93,8 +95,8 @@ template <bool kUpper, int kPair> class LaneWords {
     int four_, start_;
 };
 
-// `near` is of the lane's distances, `other` of those a tile's keys away. Pairs kBegin ... kEnd
-// - 1.
+// Sums pairs of rows kBegin ... kEnd - 1 of a tile: `near` gets the lane's distances, `other` those
+// that are a tile's keys away.
 template <bool kUpper, int kBegin, int kEnd>
 __device__ inline void sum_tile(unsigned d_scores, DiagonalSums& near, DiagonalSums& other) {
     constexpr int kAtOnce = 4; // steps, whose loads are in flight
@@ -119,12 +121,12 @@ __device__ inline void sum_tile(unsigned d_scores, DiagonalSums& near, DiagonalS
 // A warp's strip on its way through tiles of queries, in the order in which a block visits them.
 class Strip {
   public:
-    // to: of distance 0.
+    // to: address of distance 0.
     __device__ Strip(const AttentionArguments& attention, DistanceSum* to, bool is_upper)
         : to_(to), lowest_(1 - attention.kv_len), highest_(attention.q_len - 1),
           is_upper_(is_upper) {}
 
-    // first_distance: of the tile's first query and first key.
+    // first_distance: that of the tile's first query and first key.
     __device__ void add_tile(unsigned d_scores, int first_distance) {
         if constexpr (kSharesKeys)
             is_upper_ ? add<true, 2, 4>(d_scores, first_distance)
@@ -135,7 +137,7 @@ class Strip {
         // A strip moves by half of the keys: it was above, is below, and then above again.
         if constexpr (!kSharesKeys) is_upper_ = !is_upper_;
     }
-    // Before tiles that do not follow.
+    // Called before tiles that do not follow the last one, and at the end.
     __device__ void flush() { pass_distance(distance_, {}, distance_); }
 
   private:

@@ -1,4 +1,4 @@
-// Two warps of the producer's warpgroup sum dS over distances q - kv.
+// Two warps of the producer warpgroup sum dS over distances q - kv.
 #pragma once
 
 #include "sm90/backward_heads.cuh"

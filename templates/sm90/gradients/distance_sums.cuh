@@ -6,7 +6,7 @@
 
 namespace sm90 {
 
-// dS summed over diagonals, by blocks in any order.
+// Type of dS summed over diagonals, to which blocks add in any order.
 template <bool kExact> struct DistanceSumOf {
     using Type = float;
 };

@@ -1,6 +1,6 @@
-// Sums of dS over the diagonals of tiles that follow each other, a sum for each way in which digits
-// borrow: for buffers whose indices use differences of digits that begin at multiples of eight, and
-// those that use q - kv. By two warps of the producer's warpgroup, each for itself.
+// Sums dS over the diagonals of tiles that follow each other, with a sum for each way in which
+// digits borrow: for buffers whose indices use differences of digits that begin at multiples of
+// eight, and those that use q - kv. Two warps of the producer warpgroup do so, each for itself.
 //
 // A lane takes eight queries and eight keys at a time, and sums their fifteen diagonals in
 // registers, where which element is on which is known to the compiler. Digits begin at multiples of
@@ -21,11 +21,12 @@ class GridSums {
   public:
     static constexpr int kRows = kSharesKeys ? mod::kQueryTile / 2 : mod::kQueryTile;
 
-    // head: over batch and heads. memory: the warp's, of zeros. first_key: of its panel.
+    // head: index over batch and heads. memory: address of the warp's sums, which are zeros.
+    // first_key: that of its panel.
     __device__ GridSums(const KernelArguments& attention, int head, unsigned memory, int first_key)
         : attention_(attention), head_(head), memory_(memory), first_key_(first_key) {}
 
-    // d_scores: the warp's rows of its panel, which are of these queries.
+    // d_scores: address of the warp's rows of its panel, which start with first_query.
     __device__ void add_tile(unsigned d_scores, int first_query) {
         move_to(first_query - first_key_);
 #pragma unroll 1
@@ -39,7 +40,7 @@ class GridSums {
             add_part<Part::above>(block);
         }
     }
-    // After the last tile.
+    // Called after the last tile: adds the remaining sums to memory.
     __device__ void flush() { move_to(distance_ + kGridDistances); }
 
   private:
@@ -54,7 +55,7 @@ class GridSums {
     };
     // Which elements of a block: on and below its diagonal, or above it.
     enum class Part { below, above };
-    // sums[i] is of the diagonal i queries below the middle, or i - 8.
+    // sums[i] belongs to the diagonal that is i queries below the middle one, or i - 8.
     using Sums = float[8];
 
     static __device__ int lane() { return lane_again(); }
@@ -64,7 +65,7 @@ class GridSums {
     template <Part kPart> __device__ void sum_part(const Block& block, Sums& sums) const {
         constexpr mod::Element kKind{};
         constexpr bool kAbove = kPart == Part::above;
-        // The row i further on is where i times 128 and, by the swizzle, i times 16 are added
+        // The row that is i further on is found by adding i * 128, and for the swizzle i * 16,
         // without carries.
         const unsigned from = block.rows + chunk() * 16;
 #pragma unroll
@@ -85,7 +86,7 @@ class GridSums {
                 }
         }
     }
-    // The first four keys, the last four, or all.
+    // Loads the first four keys of a row, the last four, or all.
     static __device__ void load_row(unsigned (&words)[2][2], unsigned from, bool first, bool last) {
         if (first && last) {
             int of[4];
@@ -100,7 +101,7 @@ class GridSums {
         }
     }
 
-    // All elements of a part have one form.
+    // Sums a part of a block, all of whose elements have one form, and adds it to the warp's sums.
     template <Part kPart> __device__ void add_part(const Block& block) const {
         constexpr int kFirst = static_cast<int>(kPart);
         Sums sums{};
@@ -108,7 +109,7 @@ class GridSums {
         add(GridDigits::form_of(block.query, block.key + kFirst), block.number - kFirst, sums);
     }
 
-    // Lanes with the same copy have other distances.
+    // Adds to the warp's sums. Lanes with the same copy have different distances.
     __device__ void add(int form, int number, const Sums& sums) const {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
@@ -120,15 +121,15 @@ class GridSums {
         }
         __syncwarp();
     }
-    // Of four distances: the first or last of eight. Eight lanes with eight blocks that follow each
-    // other are in all banks.
+    // Returns the address of the sums of four distances: the first or last of eight. Eight lanes
+    // with eight blocks that follow each other are in all banks.
     __device__ unsigned address(int form, int copy, int number, int half) const {
         const int block = (form * kGridCopies + copy) * (kGridDistances / 8) + (number & 15);
         return memory_ + block * 32 + ((number >> 2 ^ half) & 1) * 16;
     }
 
-    // What the tile of this distance has no part in is over: both halves, where tiles do not
-    // follow.
+    // Moves to the tile of this distance: adds the half that has no part in it to memory, or both
+    // halves if the tile does not follow the last one.
     __device__ void move_to(int distance) {
         constexpr int kHalf = kGridDistances / 2;
 #pragma unroll 1
@@ -164,7 +165,7 @@ class GridSums {
     int distance_ = 0; // of the tile's first query and key
 };
 
-// By one warp, for all of the block's tiles.
+// Called by one warp, for all of the block's tiles.
 __device__ inline void sum_grids(const KernelArguments& attention, const mod::Arguments& arguments,
                                  Shared shared, const KeyTile& keys, int warp) {
     const unsigned memory = shared.base + kLayout.tables + warp * 4 * mod::TableGradients::kWords;

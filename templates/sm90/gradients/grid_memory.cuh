@@ -1,4 +1,4 @@
-// Where sums over parts of diagonals go to.
+// Adds sums over parts of diagonals to memory.
 #pragma once
 
 #include "sm90/gradients/distance_sums.cuh"
@@ -8,7 +8,8 @@
 namespace sm90 {
 
 struct GridMemory {
-    // Of a form and four distances that follow each other. head: over batch and heads.
+    // Adds the sums of a form and four distances that follow each other. head: index over batch and
+    // heads.
     static __device__ void add(const KernelArguments& attention, int head, int form, int distance,
                                const float (&sums)[4]) {
         const long long vector = static_cast<long long>(head) * kGridForms + form;
@@ -29,8 +30,9 @@ struct GridMemory {
     }
 };
 
-// make(place) gives a head's sums, which add the tiles of dS one after the other. d_scores: the
-// warp's part of the first stage, from first_row of a tile on.
+// Visits the tiles of dS of all heads. make(place) returns a head's sums, which add the tiles one
+// after the other. d_scores: address of the warp's part of the first stage, from first_row of a
+// tile on.
 template <typename MakeSums>
 __device__ inline void sum_tiles(const KernelArguments& attention, const mod::Arguments& arguments,
                                  const KeyTile& keys, unsigned d_scores, int first_row,

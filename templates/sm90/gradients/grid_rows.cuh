@@ -1,6 +1,6 @@
-// Sums of dS over the diagonals of tiles that follow each other, a sum for each way in which digits
-// borrow, where digits begin anywhere, or where some queries and keys have no part. By two warps of
-// the producer's warpgroup, each for half of a tile's queries.
+// Sums dS over the diagonals of tiles that follow each other, with a sum for each way in which
+// digits borrow, where digits begin anywhere, or where some queries and keys have no part. Two
+// warps of the producer warpgroup do so, each for half of a tile's queries.
 //
 // All lanes take the same query at once, each at keys of its own that follow each other. What a
 // lane's diagonals have so far it carries from one query to the next, and that of its last key is
@@ -16,7 +16,7 @@
 
 namespace sm90 {
 
-// Which of a word's two elements count. Others are zeros, whatever they hold.
+// Says which of a word's two elements count; others are read as zeros, whatever they hold.
 class KeptPair {
   public:
     KeptPair() = default;
@@ -42,10 +42,10 @@ class KeptPair {
 
 class GridRowSums {
   public:
-    // A lane for each in what is added by itself.
+    // Rows of a warp: one for each lane in what is added by itself.
     static constexpr int kRows = 32;
 
-    // memory: the warp's, of zeros. first_key: of the tile.
+    // memory: address of the warp's sums, which are zeros. first_key: that of the tile.
     __device__ GridRowSums(const KernelArguments& attention, const mod::Arguments& arguments,
                            const HeadPlace& place, unsigned memory, int first_key)
         : attention_(attention), arguments_(arguments), place_(place), memory_(memory),
@@ -73,7 +73,7 @@ class GridRowSums {
         }
     }
 
-    // d_scores: the warp's rows, which are of these queries.
+    // d_scores: address of the warp's rows, which start with first_query.
     __device__ void add_tile(unsigned d_scores, int first_query) {
         move_to(first_query - first_key_);
         const Rows rows(*this, first_query);
@@ -89,15 +89,16 @@ class GridRowSums {
         add_carried(carried, kRows, rows);
         add_left_out(d_scores, rows);
     }
-    // After the last tile.
+    // Called after the last tile: adds the remaining sums to memory.
     __device__ void flush() { move_to(distance_ + kDistances); }
 
   private:
     static constexpr bool kIsUsed = mod::GridGradients::kPlaces > 0 && !kGridIsAligned;
     static constexpr int kKeys = kIsUsed ? mod::kKeyTile / 32 : 2; // of a lane
-    // Whose loads are in flight.
+    // Number of rows whose loads are in flight.
     static constexpr int kRowsAtOnce = kSparesRegisters ? 8 : 4;
-    // Of which there are sums at once: those of a tile, and as many as one moves by, have room.
+    // Number of distances that have sums at once: there is room for those of a tile, and for as
+    // many as a tile moves by.
     static constexpr int kDistances = 2 * mod::kKeyTile, kStep = 64;
     static_assert(!kIsUsed ||
                   (mod::kQueryTile == kStep && kRows * kSumWarps == kStep &&
@@ -106,11 +107,11 @@ class GridRowSums {
     static constexpr unsigned kAll = 0xffffffffu;
     using Words = unsigned[kKeys / 2];
 
-    // A lane's query, and facts of all of them, a bit for each.
+    // The form of a lane's query, and facts of all lanes' queries, a bit for each.
     struct Rows {
-        int form = 0; // of the lane's
+        int form = 0; // of the lane's query
         unsigned forms[mod::GridGradients::kPlaces > 0 ? mod::GridGradients::kPlaces : 1];
-        unsigned begins = 0; // a digit does
+        unsigned begins = 0; // a digit begins there
         unsigned takes = kAll;
 
         __device__ Rows(const GridRowSums& sums, int first_query) {
@@ -138,7 +139,7 @@ class GridRowSums {
 
     __device__ int lane() const { return kSparesRegisters ? lane_ : lane_again(); }
 
-    // Whether a query or a key, which may be past the end, has a part.
+    // Returns whether a query or a key, which may be past the end, has a part in the sums.
     template <typename Takes> __device__ bool takes_element(int query, int key, Takes takes) const {
         if constexpr (mod::GridGradients::kHasConditions)
             return visit_element(attention_, arguments_, place_, min(query, attention_.q_len - 1),
@@ -160,14 +161,14 @@ class GridRowSums {
         store_shared(to, sums[0], sums[1], sums[2], sums[3]);
     }
 
-    // From the first row's first key on; panels have 64 keys.
+    // Returns the offset of an element from the first row's first key; panels have 64 keys.
     static __device__ unsigned place_of(unsigned row, unsigned key) {
         return row * kRowBytes + ((key / 8 ^ row) % 8 * 16 | key % 8 * 2) + key / 64 * kQueryPanel;
     }
 
     __device__ void load(Words (&words)[kRowsAtOnce], unsigned d_scores, int first,
                          const Rows& rows) const {
-        // The row i further on is where i times 128 and, by the swizzle, i times 16 are added
+        // The row that is i further on is found by adding i * 128, and for the swizzle i * 16,
         // without carries.
         const unsigned from = d_scores + place_of(first, kKeys * lane());
 #pragma unroll
@@ -183,7 +184,8 @@ class GridRowSums {
         }
     }
 
-    // The sum of the diagonal that ends at the lane's last key.
+    // Adds a row to the lane's diagonals; returns the sum of the one that ends at the lane's last
+    // key.
     __device__ float add_row(const Words& words, float (&carried)[kKeys - 1]) const {
         constexpr mod::Element kKind{};
         float of[kKeys];
@@ -200,7 +202,7 @@ class GridRowSums {
         return sum;
     }
 
-    // As many rows as a lane has keys.
+    // Adds as many rows as a lane has keys.
     __device__ void add_rows(const Words* words, int first, const Rows& rows,
                              float (&carried)[kKeys - 1]) const {
         const unsigned begins = rows.begins >> first & ((1 << kKeys) - 1);
@@ -232,7 +234,7 @@ class GridRowSums {
         }
         __syncwarp();
     }
-    // Those of rows begin ... end - 1.
+    // Adds the sums of rows begin ... end - 1.
     static __device__ void add_part(const float (&sums)[kKeys], int begin, int end, unsigned to) {
         float of[kKeys];
         load_shared(to, of);
@@ -242,7 +244,7 @@ class GridRowSums {
         store_sums(to, of);
     }
 
-    // Of the row before this one.
+    // Adds what is carried from the row before this one.
     __device__ void add_carried(const float (&carried)[kKeys - 1], int row,
                                 const Rows& rows) const {
         const int form = form_ ^ rows.form_of(row - 1);
@@ -259,7 +261,7 @@ class GridRowSums {
         __syncwarp();
     }
 
-    // Elements at keys that lanes have left out.
+    // Adds elements at keys that lanes have left out.
     __device__ void add_left_out(unsigned d_scores, const Rows& rows) const {
         constexpr mod::Element kKind{};
         const bool takes = (rows.takes >> lane() & 1) != 0;
@@ -280,13 +282,14 @@ class GridRowSums {
         }
     }
 
-    // Of a distance, less one, from the tile's first query and key.
+    // Returns the address of a sum. distance: less one, from that of the tile's first query and
+    // key.
     __device__ unsigned address(int form, int distance) const {
         const int place = form * kDistances + ((distance_ + distance) & (kDistances - 1));
         return memory_ + 4 * place;
     }
 
-    // What the tile of this distance has no part in is over.
+    // Moves to the tile of this distance: adds the sums that have no part in it to memory.
     __device__ void move_to(int distance) {
 #pragma unroll 1
         for (int first = distance_ - mod::kKeyTile; first <= distance_; first += kStep)
@@ -314,12 +317,12 @@ class GridRowSums {
     const int first_key_;
     const int lane_ = lane_again();
     int distance_ = 0;      // of the tile's first query and key
-    int form_, other_form_; // of the keys that the lane keeps, and of those it leaves out
+    int form_, other_form_; // forms of the keys that the lane keeps, and leaves out
     unsigned left_out_ = 0; // a bit for each key
     KeptPair kept_[kKeys / 2];
 };
 
-// By one warp, for all of the block's tiles.
+// Called by one warp, for all of the block's tiles.
 __device__ inline void sum_grid_rows(const KernelArguments& attention,
                                      const mod::Arguments& arguments, Shared shared,
                                      const KeyTile& keys, int warp) {

@@ -1,7 +1,7 @@
-// Sums of dS over a 2-D key index of kKeyWidth columns, by two warps of the producer's warpgroup:
-// over the keys in a row of the 2-D key index for buffers that are read by kv // width, over those
-// in a column for kv % width. The host sees to it that the tensor's first key starts a row. Any
-// width; see index_2d_mma.cuh.
+// Sums dS over a 2-D key index of kKeyWidth columns by two warps of the producer warpgroup: over
+// the keys in a row of the 2-D key index for buffers that are read by kv // width, over those in a
+// column for kv % width. The host sees to it that the tensor's first key starts a row. This is for
+// any width; index_2d_mma.cuh is for tiles that are whole rows.
 #pragma once
 
 #include "sm90/backward_layout.cuh"
@@ -15,7 +15,7 @@ constexpr int kNeighbours = kKeyWidth % 8 == 0   ? 8
                             : kKeyWidth % 4 == 0 ? 4
                             : kKeyWidth % 2 == 0 ? 2
                                                  : 1;
-// Of a thread's registers: what rows are no wider than is summed for all their columns at once.
+// Rows that are no wider are summed for all their columns at once, in a thread's registers.
 constexpr int kFewColumns = 16;
 constexpr int kQueriesOfWarp = mod::kQueryTile / kSumWarps;
 
@@ -30,7 +30,7 @@ struct Index2dSums {
         return tile + key / kPanelColumns * kQueryPanel + query * kRowBytes +
                ((key % kPanelColumns / 8) ^ (query % 8)) * 16;
     }
-    // Eight neighbouring keys of a query.
+    // Loads dS of eight neighbouring keys of a query.
     static __device__ void load_chunk(float (&d_scores)[8], unsigned tile, int query, int key) {
         int words[4];
         load_shared(chunk_of(tile, query, key), words[0], words[1], words[2], words[3]);
@@ -42,8 +42,7 @@ struct Index2dSums {
         }
     }
 
-    // visit(gradient, address) for what the reads of one kind name at a query and key of the
-    // tensor.
+    // Calls visit(gradient, address) for the reads of one kind at a query and key of the tensor.
     template <typename Visit>
     __device__ void visit(mod::Sum kind, int query, int key, Visit visit_address) const {
         visit_element(attention, arguments, place, query, key, [&](const mod::At& at) {
@@ -59,8 +58,8 @@ struct Index2dSums {
             if (to != nullptr) flexc_accumulate(to, sum);
         });
     }
-    // To kCount neighbouring columns of the 2-D key index, from that of `key` on: together where
-    // they lie side by side in memory.
+    // Adds sums to kCount neighbouring columns of the 2-D key index, from that of `key` on:
+    // together if they lie side by side in memory.
     template <int kCount>
     __device__ void put_columns(int query, int key, const float (&sums)[kCount]) const {
         bool is_zero = true;
@@ -100,7 +99,7 @@ struct Index2dSums {
         }
     }
 
-    // A lane has a query, and goes through its keys.
+    // A lane has a query, goes through its keys, and adds a sum for each row of the 2-D key index.
     __device__ void add_quotients(unsigned tile, int tile_query, int warp) const {
         const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll 1
@@ -177,7 +176,7 @@ struct Index2dSums {
         return even + odd;
     }
 
-    // A lane has a query, and goes through its keys.
+    // A lane has a query, and sums all columns while it goes through its keys.
     __device__ void add_few_columns(unsigned tile, int tile_query, int warp) const {
         const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll 1

@@ -1,5 +1,5 @@
-// Sums of dS over a 2-D key index where tiles of keys are whole rows of it: products with matrices
-// of ones and zeros, which add 16 bits exactly into floats.
+// Sums dS over a 2-D key index where tiles of keys are whole rows of it, by products with matrices
+// of ones and zeros, which add 16-bit numbers exactly into floats.
 #pragma once
 
 #include "sm80/mma.cuh"
@@ -17,7 +17,7 @@ namespace sm90 {
 // to the gradients by TMA. Gradients have their queries at even distances.
 class Index2dMma {
   public:
-    // columns: room for the warp's sums in shared memory.
+    // columns: address of the warp's sums in shared memory.
     __device__ Index2dMma(const Index2dSums& sums, int first_query, unsigned columns)
         : sums_(sums), first_query_(first_query), columns_(columns),
           width_(min(kKeyWidth, sums.keys)) {
@@ -46,7 +46,7 @@ class Index2dMma {
             }
     }
 
-    // d_scores: one stage's tile of dS.
+    // Adds a tile. d_scores: address of its stage.
     __device__ void add(unsigned d_scores, int tile_query) const {
         const int query = tile_query + first_query_;
         if constexpr (mod::KeyIndex2d::kSumsRemainders) wait_until_added();
@@ -71,7 +71,7 @@ class Index2dMma {
     static constexpr int kPuts = kRows <= 2 ? 1 : kRows / 2;
     static constexpr int kRowsOfLane = kPuts == 4 ? 2 : 1;
 
-    // Where the sums of queries go; null: nowhere, for some at least.
+    // Where the sums of queries go; null if some of them go nowhere.
     struct Place {
         float* first;
         int step;
@@ -81,7 +81,8 @@ class Index2dMma {
     };
     using Places = Place[kGradientSlots];
 
-    // Of what is read at a key, by the tensor's first and last query.
+    // Finds where the sums of what is read at a key go, from the addresses for the tensor's first
+    // and last query. Clears `found` if some go nowhere.
     __device__ void find(mod::Sum kind, Places& places, int key, bool& found) const {
         const int last = sums_.attention.q_len - 1;
         sums_.visit(kind, 0, key, [&](int gradient, auto* to) {
@@ -102,17 +103,19 @@ class Index2dMma {
     static __device__ unsigned ones(bool low, bool high) {
         return pack(mod::Element{}, low ? 1.0f : 0.0f, high ? 1.0f : 0.0f);
     }
-    // Which row of the 2-D key index a column of the products for rows is.
+    // Returns the row of the 2-D key index that a column of the products for rows belongs to.
     static __device__ int row_of(int column) { return column / kSharing % kRows; }
 
-    // That gives every lane, as columns 2 t and 2 t + 1, keys 4 t + 2 half and the next.
+    // Returns the matrix whose product gives every lane, as columns 2 t and 2 t + 1, keys 4 t + 2
+    // half and the next.
     static __device__ B columns_of(int half) {
         const int g = lane() / 4, t = lane() % 4;
         const int key = g / 2 * 4 + 2 * half + g % 2;
         return {{ones(2 * t == key, 2 * t + 1 == key), ones(2 * t + 8 == key, 2 * t + 9 == key)}};
     }
 
-    // first: of sixteen, among the warp's; query: in the tensor.
+    // Sums sixteen queries. first: the first of them, among the warp's; query: the same in the
+    // tensor.
     __device__ void add_queries(unsigned d_scores, int first, int query) const {
         const int g = lane() / 4, t = lane() % 4;
         const B halves[2] = {columns_of(0), columns_of(1)};
@@ -159,14 +162,14 @@ class Index2dMma {
         if constexpr (mod::KeyIndex2d::kSumsQuotients) put_rows(query + g, of_rows);
     }
 
-    // Until TMA has read what it was to add.
+    // Waits until TMA has read what it was to add.
     static __device__ void wait_until_added() {
         wait_for_additions<0>();
         __syncwarp();
     }
 
-    // Of `count` queries: a lane adds some of them, or the first adds all where they are one piece
-    // of memory.
+    // Adds the sums of columns of `count` queries: a lane adds some of them, or the first adds all
+    // where they are one piece of memory.
     __device__ void add_columns(int query, int count) const {
 #pragma unroll
         for (int gradient = 0; gradient < mod::kGradients; ++gradient) {
@@ -192,12 +195,12 @@ class Index2dMma {
         __syncwarp();
     }
 
-    // Each sum by one of the lanes and registers that have it.
+    // Adds the sums of rows, each by one of the lanes and registers that have it.
     __device__ void put_rows(int query, const float (&x)[4]) const {
         const int t = lane() % 4;
 #pragma unroll
         for (int i = 0; i < kPuts; ++i) {
-            // Registers 0 and 1 are of the first query, 2 and 3 of the other.
+            // Registers 0 and 1 belong to the first query, 2 and 3 to the other.
             const int r = kPuts == 1 ? t / kRows : i * 2 / kPuts;
             const int of_pair = kPuts == 4 ? i % 2 : 0;
             const float sum = r == 0 ? x[of_pair] : x[2 + of_pair];
@@ -224,7 +227,7 @@ class Index2dMma {
     bool has_row_[kRowsOfLane];
 };
 
-// warp: which of the two.
+// Called by two warps. warp: which of them this is.
 __device__ inline void sum_index_2d(const AttentionArguments& attention,
                                     const mod::Arguments& arguments, Shared shared,
                                     const KeyTile& keys, int warp) {

@@ -1,4 +1,4 @@
-// Sums over keys of a tile of queries, which are one gradient each.
+// Gradients that are sums over keys, one for each query of a tile.
 //
 // A warp sums over its own keys. Where there is memory for it, warps leave their sums there, and
 // one of the warpgroups, alternately, adds one number for each query to the gradient: an
@@ -20,9 +20,9 @@
 
 namespace sm90 {
 
-// Sums with the lane at kDistance, which has other keys of the same queries, for half of the
-// queries each: the first of two lanes keeps the first kHalf, the other those behind, at the same
-// places.
+// Adds the sums of the lane at kDistance, which has other keys of the same queries. Each of the two
+// lanes does so for half of the queries: the first keeps the first kHalf, the other those behind,
+// at the same places.
 template <int kHalf, int kDistance, int kCount>
 __device__ inline void exchange(float (&sums)[kCount], int lane) {
     const bool upper = (lane & kDistance) != 0;
@@ -34,15 +34,15 @@ __device__ inline void exchange(float (&sums)[kCount], int lane) {
     }
 }
 
-// Over the keys of the warp, each query's in one of its threads: visit(query, sum). Which these are
-// is found again, not kept: beside all MMAs of a step, that spilled.
+// Sums over the keys of the warp and calls visit(query, sum) for each query in one of its threads.
+// Which these are is computed again, not kept: beside all MMAs of a step, that would spill.
 template <int kQueries, typename Visit>
 __device__ inline void visit_warp_sums(float (&sums)[kQueries], Visit visit_sum) {
     const int lane = lane_again();
     if constexpr (!kExchangesEarly) exchange<kQueries / 2, 16>(sums, lane);
     exchange<kQueries / 4, 8>(sums, lane);
     exchange<kQueries / 8, 4>(sums, lane);
-    // The queries whose sums the lane ends up with.
+    // Finds the queries whose sums the lane ends up with.
     const auto bit = [lane](int which) { return (lane & which) != 0; };
     const int first = (bit(16) * 4 + bit(8) * 2 + bit(4)) * (kQueries / 8);
     const int odd = kQueries < 16 ? first % 2 : 0;
@@ -51,11 +51,11 @@ __device__ inline void visit_warp_sums(float (&sums)[kQueries], Visit visit_sum)
         visit_sum(lane % 4 * 2 + first / 2 * 8 + odd + query_of(i), sums[i]);
 }
 
-// Over the two keys that a thread has, of each of its queries.
+// A thread's sums over its two keys, for each of its queries.
 struct QuerySums {
     float of_query[kGradientSlots][kScoreQueries / 4];
 
-    // Half of the exchange between lanes, where it does not wait for the products that follow.
+    // Does half of the exchange between lanes, where it does not wait for the products that follow.
     __device__ void exchange_early() {
         if constexpr (kExchangesEarly)
 #pragma unroll
@@ -73,7 +73,7 @@ template <> struct SumOf<mod::Sum::query> : NoSum {
     }
 };
 
-// Of one gradient, the warps' sums of a step.
+// The warps' sums of one gradient and step, in shared memory.
 class GatheredSums {
   public:
     __device__ GatheredSums(int gradient, unsigned step) {
@@ -112,8 +112,8 @@ struct QuerySummation {
 
     static constexpr bool kGathers = mod::ReadGradients::kQuerySums > 0;
 
-    // A warp's sums, to those who add them, or where they are not gathered, to the gradient.
-    // tile_query: the tile's first.
+    // Hands a warp's sums to the warpgroup that adds them, or where they are not gathered, adds
+    // them to the gradient. tile_query: the tile's first query.
     __device__ void hand_over(QuerySums& sums, unsigned step, int tile_query) const {
         visit_gradients([&](int gradient) {
             visit_warp_sums(sums.of_query[gradient], [&](int query, float sum) {
@@ -125,7 +125,7 @@ struct QuerySummation {
         });
         if constexpr (kGathers) shared.sums_full().arrive();
     }
-    // For a warp none of whose keys are seen by the tile: its sums are zero.
+    // Called by a warp none of whose keys are seen by the tile: its sums are zero.
     __device__ void hand_over_nothing(unsigned step) const {
         if constexpr (kGathers) {
             visit_gradients([&](int gradient) {
@@ -135,7 +135,7 @@ struct QuerySummation {
             shared.sums_full().arrive();
         }
     }
-    // Of all the block's keys, by one warpgroup.
+    // Called by one warpgroup: adds the sums over all the block's keys to the gradient.
     __device__ void add_gathered(unsigned step, int tile_query) const {
         if constexpr (kGathers) {
             shared.sums_full().wait(step % 2);
@@ -153,7 +153,8 @@ struct QuerySummation {
         for (int gradient = 0; gradient < mod::kGradients; ++gradient)
             if (mod::ReadGradients::sum_of(gradient) == mod::Sum::query) visit_gradient(gradient);
     }
-    // Its row is found anew: where warpgroups alternate, what was staged may be another tile's.
+    // Adds a query's sum to the gradient. Its row is computed again: where warpgroups alternate,
+    // what was staged may be another tile's.
     __device__ void add_sum(int gradient, int position, float sum) const {
         if (position >= length.queries()) return;
         const int q = position + static_cast<int>(length.q_offset());

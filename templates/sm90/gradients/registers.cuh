@@ -1,4 +1,5 @@
-// What the threads that multiply keep of gradients of buffers, and how each read's is added to it.
+// Sums of gradients of buffers that consumer threads keep, and how an element is added to that of
+// each read.
 #pragma once
 
 #include "sm90/gradients/dense_bias.cuh"
@@ -9,25 +10,26 @@
 
 namespace sm90 {
 
-// While the queries of a head pass by.
+// Sums that a thread keeps while the queries of a head pass by.
 struct GradientSums {
     HeadSums head;
     KeySums key;
 };
-// What is summed for a tile of queries besides.
+// What an element is added to: these sums, and those for a tile of queries.
 struct TileGradients {
     GradientSums& registers;
     QuerySums& queries;
     const TileBiases& biases;
 };
 
-// One element's part of every gradient. kIsFinite: whatever the partials are.
+// Adds one element's part to every gradient. kIsFinite: no partial is infinite or NaN where
+// d_modified is 0.
 template <bool kIsFinite>
 __device__ inline void add_element(const mod::At& at, const mod::Joint& joint, float d_modified,
                                    int key, int j, TileGradients sums) {
     visit_gradients([&](auto gradient) {
         constexpr int kGradient = decltype(gradient)::kValue;
-        // What a hidden element's partial may be is nobody's business.
+        // A hidden element adds nothing, even if its partial is infinite or NaN.
         const bool adds = kIsFinite || mod::ReadGradients::is_finite(kGradient) || d_modified != 0;
         const float d_read = adds ? joint.partial[kGradient] * d_modified : 0;
         decltype(gradient)::Sum::add(kGradient, d_read, at, key, j, sums);

@@ -1,5 +1,5 @@
-// Gradients of buffers from sums over whole rows of the score matrix, in kernels that pass over
-// queries.
+// Adds gradients of buffers that follow from sums over whole rows of the score matrix, in kernels
+// that pass over queries.
 #pragma once
 
 #include "common/math.cuh"
@@ -9,7 +9,7 @@
 
 namespace sm90 {
 
-// An element of a query that stands for its whole row: visit(element).
+// Calls visit(element) with an element of a query that stands for its whole row.
 template <typename Visit>
 __device__ inline void visit_row(const AttentionArguments& attention,
                                  const mod::Arguments& arguments, const SequenceLength& length,
@@ -27,15 +27,15 @@ __device__ inline bool sees_anything(const AttentionArguments& attention,
     return *sm80::query_plane<float>(attention.lse, length, h).at(row, 0) != negative_infinity();
 }
 
-// The sum of d loss / d modified score over a row, without what a sink takes: it is d_lse, since P
-// sum to 1 whatever is added to all scores of the row.
+// Returns the sum of d loss / d modified score over a row, without what a sink takes: it is d_lse,
+// since P sum to 1 whatever is added to all scores of the row.
 __device__ inline float row_sum(const AttentionArguments& attention, const SequenceLength& length,
                                 int h, int row) {
     if (attention.d_lse.data == nullptr || !sees_anything(attention, length, h, row)) return 0;
     return *sm80::query_plane<float>(attention.d_lse, length, h).at(row, 0);
 }
 
-// sum: of the gradients of a row's modified scores. All lanes of a warp call this.
+// Called by all lanes of a warp. sum: that of the gradients of a row's modified scores.
 __device__ inline void add_row_gradients(const mod::At& at, float sum) {
 #pragma unroll
     for (int gradient = 0; gradient < mod::kGradients; ++gradient)

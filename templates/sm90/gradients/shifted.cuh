@@ -1,5 +1,5 @@
 // Gradients of reads whose addresses are affine in q and kv, from the tile of dS. Two warps of the
-// producer's warpgroup write lines of it to memory, where elements of a line are side by side, and
+// producer warpgroup write lines of it to memory, where elements of a line are side by side, and
 // add sums over what is beyond a clamp.
 #pragma once
 
@@ -12,13 +12,13 @@
 
 namespace sm90 {
 
-// A warp's panel of dS by lanes.
+// How lanes load a warp's panel of dS.
 struct ShiftedPanel : WarpPanel {
     static_assert(kRows % 32 == 0 && kKeys == 64);
     explicit __device__ ShiftedPanel(const WarpPanel& panel) : WarpPanel(panel) {}
 
-    // Rows from a multiple of kCount on, of which lanes have keys side by side: the lane's of both
-    // halves.
+    // Loads kCount rows, from a multiple of kCount on: a lane gets its key of both halves. Lanes
+    // have neighbouring keys.
     template <int kCount> __device__ void load_rows(int row, float (&halves)[kCount][2]) const {
         static_assert(8 % kCount == 0);
         const unsigned from = (d_scores + row * kRowBytes + lane() * 2) ^ (row % 8 * 16);
@@ -30,11 +30,11 @@ struct ShiftedPanel : WarpPanel {
                     flexc_first(mod::Element{},
                                 load_shared_half((from + i * kRowBytes) ^ (i * 16 + half * 64)));
     }
-    // Eight keys, of which lanes have rows side by side: two in a word.
+    // Loads eight keys of the lane's row, two in a word. Lanes have neighbouring rows.
     __device__ void load_keys(int first_row, int key, int (&pairs)[4]) const {
         load_shared(element(first_row + lane(), key), pairs[0], pairs[1], pairs[2], pairs[3]);
     }
-    // Sixteen lines by sixteen positions along them, as the left operand of a product.
+    // Loads sixteen lines by sixteen positions along them, as the left operand of a product.
     template <bool kByKey>
     __device__ sm80::OperandA<mod::Element> load_lines(int line, int position) const {
         sm80::OperandA<mod::Element> tile;
@@ -48,13 +48,13 @@ struct ShiftedPanel : WarpPanel {
     }
 
   private:
-    // Of a key that is the first of eight.
+    // Returns the address of an element whose key is the first of eight.
     __device__ unsigned element(int row, int key) const {
         return d_scores + row * kRowBytes + (key / 8 ^ row % 8) * 16;
     }
 };
 
-// One gradient in one panel.
+// Adds a panel of dS to one gradient.
 template <int kGradient> class ShiftedSum {
     using To = mod::ShiftedGradient<kGradient>;
     using Lines = ShiftedLines<kGradient>;
@@ -96,13 +96,13 @@ template <int kGradient> class ShiftedSum {
 
   private:
     static __device__ int index_of(int row, int key) { return Lines::index_of(row, key); }
-    // That there are from the panel's first on.
+    // Return the number of queries, and of keys, from the panel's first on.
     __device__ int rows() const { return attention_.q_len - panel_.first_query; }
     __device__ int keys() const { return attention_.kv_len - panel_.first_key; }
     __device__ bool stores() const { return stores_shifted<kGradient>(attention_); }
 
-    // Of any panel: elements whose index is one of the buffer, and of the clamp. Those at its ends
-    // meet what is beyond them.
+    // Stores or adds an element of any panel, if its index is inside the buffer and the clamp.
+    // Those at an end of the clamp are added, because what is beyond the end is added there, too.
     __device__ void sort(float* to, int row, int key, float d_score) const {
         const int index = index_of(row, key);
         const bool is_there =
@@ -114,8 +114,8 @@ template <int kGradient> class ShiftedSum {
         add_float_if(is_there && !is_stored && d_score != 0, to, d_score * To::kFactor);
     }
 
-    // visit(its place, row, key, dS) of every element, along lines. kRowsAtOnce: of which loads are
-    // under way together, where lines are rows.
+    // Calls visit(its place, row, key, dS) for every element, along lines. kRowsAtOnce: number of
+    // rows whose loads are in flight together, where lines are rows.
     template <int kRowsAtOnce, typename Visit> __device__ void visit_lines(Visit visit) const {
         if constexpr (To::kByKey) {
 #pragma unroll 1
@@ -161,8 +161,8 @@ template <int kGradient> class ShiftedSum {
         }
     }
 
-    // Elements beyond an end of the clamp, summed over their lines by products with ones, which add
-    // 16 bits exactly into floats.
+    // Adds elements beyond an end of the clamp, summed over their lines by products with ones,
+    // which add 16-bit numbers exactly into floats.
     template <typename IsBeyond> __device__ void add_end(int end, IsBeyond is_beyond) const {
         constexpr int kLines = To::kByKey ? kKeys : kRows, kLength = To::kByKey ? kRows : kKeys;
         const int group = ShiftedPanel::lane() / 4, pair = ShiftedPanel::lane() % 4 * 2;
@@ -183,7 +183,7 @@ template <int kGradient> class ShiftedSum {
                 }
                 sm80::multiply(sums, tile, ones);
             }
-            // Lanes of a group have the same sums: two of them a line each.
+            // Lanes of a group have the same sums: two of them add a line each.
             const float sum = pair == 0 ? sums[0] : sums[2];
             add_float_if(pair <= 2 && sum != 0, lines_.line(i + group + pair / 2 * 8) + end,
                          sum * To::kFactor);
@@ -206,7 +206,8 @@ __device__ inline void add_shifted(const AttentionArguments& attention,
     }
 }
 
-// By one warp, for all of the block's tiles. The rest of lines is cleared a part with each.
+// Called by one warp, for all of the block's tiles. With each of them, a part of the rest of lines
+// is cleared.
 __device__ inline void sum_shifts(const KernelArguments& attention, const mod::Arguments& arguments,
                                   Shared shared, const KeyTile& keys, int warp) {
     const auto clear = [&](const HeadPlace& place, auto visit) {

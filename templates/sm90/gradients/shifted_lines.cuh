@@ -1,5 +1,5 @@
-// Where gradients of reads whose addresses are affine in q and kv have their elements: lines, each
-// of a query or of a key, along which elements are side by side.
+// Places in memory of gradients of reads whose addresses are affine in q and kv: lines, each of a
+// query or of a key, along which elements are side by side.
 #pragma once
 
 #include "common/place.cuh"
@@ -7,8 +7,8 @@
 
 namespace sm90 {
 
-// One gradient, from some query and key on: rows and keys are counted from there, and indices from
-// the one there.
+// The lines of one gradient, from some query and key on: rows and keys are counted from there, and
+// indices from the one there.
 template <int kGradient> class ShiftedLines {
     using To = mod::ShiftedGradient<kGradient>;
 
@@ -38,10 +38,11 @@ template <int kGradient> class ShiftedLines {
     static __device__ int index_of(int row, int key) {
         return To::kQueryStep * row + To::kKeyStep * key;
     }
-    // Indices that there are.
+    // First and last of the indices that there are.
     __device__ int low() const { return low_; }
     __device__ int high() const { return high_; }
-    // Where a line would have the first index; and from that to the same of the next line.
+    // Return where a line would have the first index, and the step from there to the same index of
+    // the next line.
     __device__ float* line(int i) const { return first_ + i * line_step_; }
     __device__ long long line_step() const { return line_step_; }
 
@@ -56,7 +57,8 @@ template <int kGradient> class ShiftedLines {
     int low_, high_;
 };
 
-// Whether elements that meet no other are stored: their places hold nothing.
+// Returns whether elements that share their place with no other are stored, since their places hold
+// nothing before.
 template <int kGradient>
 __device__ inline bool stores_shifted(const AttentionArguments& attention) {
     return mod::ShiftedGradient<kGradient>::kIsApart &&

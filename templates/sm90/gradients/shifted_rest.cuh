@@ -1,4 +1,4 @@
-// Zeros for elements of gradients of shifted reads that belong to no tile which a block visits: the
+// Clears elements of gradients of shifted reads that belong to no tile which a block visits: the
 // rest of lines beside the tensors' queries and keys, and tiles in which all is hidden. So nobody
 // has to clear these gradients before.
 #pragma once
@@ -8,7 +8,7 @@
 
 namespace sm90 {
 
-// By a warp: zeros at `count` places.
+// Called by one warp: writes zeros to `count` elements.
 __device__ inline void clear_floats(float* to, int count) {
     constexpr float kZeros[4] = {};
     const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -22,9 +22,9 @@ __device__ inline void clear_floats(float* to, int count) {
     store_float_if(last < count, to + last, 0);
 }
 
-// Of one gradient and head, what one of two warps of a block clears. The block of a tile of keys
-// has its keys for all queries, and of the rest of lines those of its keys, or its share of those
-// of queries.
+// What one of two warps of a block clears of one gradient and head. The block of a tile of keys
+// clears its keys for all queries, and of the rest of lines those of its keys, or its share of
+// those of queries.
 template <int kGradient> class ShiftedRest {
     using To = mod::ShiftedGradient<kGradient>;
     using Lines = ShiftedLines<kGradient>;
@@ -40,11 +40,11 @@ template <int kGradient> class ShiftedRest {
                stores_shifted<kGradient>(attention);
     }
 
-    // With one of the tiles of queries that the block visits, a part of the rest of lines.
+    // Called with each tile of queries that the block visits: clears a part of the rest of lines.
     __device__ void clear_with(int tile, TileRange tiles) const {
         clear_part(tile - tiles.begin, tiles.end - tiles.begin);
     }
-    // And behind them, what is in no such tile.
+    // Called after these: clears what is in no such tile.
     __device__ void clear_others(TileRange tiles) const {
         if (tiles.begin == tiles.end) clear_part(0, 1);
         clear_queries(0, tiles.begin * mod::kQueryTile);
@@ -64,7 +64,7 @@ template <int kGradient> class ShiftedRest {
         clear(begin, end, -kAnyDistance, 0);
         clear(begin, end, length, kAnyDistance);
     }
-    // The block's keys, for these queries.
+    // Clears the block's keys for these queries.
     __device__ void clear_queries(int first, int end) const {
         if (To::kByKey)
             clear(keys_.first_kv, end_of_keys(), first, end);
@@ -74,7 +74,7 @@ template <int kGradient> class ShiftedRest {
     __device__ int end_of_keys() const {
         return min(keys_.first_kv + mod::kKeyTile, attention_.kv_len);
     }
-    // Of lines [first, end), positions [from, to).
+    // Clears positions [from, to) of lines [first, end).
     __device__ void clear(int first, int end, int from, int to) const {
         const int least = Lines::kAlong > 0 ? from : 1 - to;
         const int most = Lines::kAlong > 0 ? to - 1 : -from;
@@ -98,7 +98,7 @@ template <int kGradient> class ShiftedRest {
     const Lines lines_;
 };
 
-// visit(ShiftedRest) of every gradient that is cleared.
+// Calls visit(ShiftedRest) for every gradient that is cleared.
 template <int kGradient = 0, typename Visit>
 __device__ inline void visit_rests(const AttentionArguments& attention,
                                    const mod::Arguments& arguments, const HeadPlace& place,

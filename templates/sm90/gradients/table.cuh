@@ -1,5 +1,5 @@
 // Gradients of reads of tables that are small, or of which a tile meets a small part, whatever
-// their indices are. Two warps of the producer's warpgroup add a tile of dS to copies of that part
+// their indices are. Two warps of the producer warpgroup add a tile of dS to copies of that part
 // in shared memory, each warp to its own, and what is not zero there to memory once a tile.
 #pragma once
 
@@ -9,14 +9,14 @@
 
 namespace sm90 {
 
-// Of as many bits that sums of all of a warp's elements have room; nothing is lost that 16 bits of
-// dS had beside the largest.
+// Fixed point with so many bits that sums of all of a warp's elements have room; nothing is lost
+// that 16 bits of dS had beside the largest.
 using TableFixedPoint = FixedPoint<19>;
 
 // A warp's panel, of which each lane has two neighbouring keys.
 struct TableTile : WarpPanel {
     static constexpr int kLaneRows = (kRows + 31) / 32;
-    // As many loads are on their way at once.
+    // Numbers of rows whose loads are in flight at once.
     static constexpr int kRowsAtOnce = kSparesRegisters ? 8 : 4;
     static constexpr int kElementRowsAtOnce = kSparesRegisters ? 4 : 2;
     using Pair = unsigned;
@@ -34,7 +34,8 @@ struct TableTile : WarpPanel {
 
     static __device__ int key_of(int side) { return 2 * lane() + side; }
 
-    // visit(first, words) for rows first ... first + kAtOnce - 1: the lane's two keys of each.
+    // Calls visit(first, words) for rows first ... first + kAtOnce - 1; words: the lane's two keys
+    // of each.
     template <int kAtOnce, typename Visit> __device__ void visit_rows(Visit visit) const {
         const unsigned from = d_scores + lane() % 4 * 4, chunk = lane() / 4 * 16;
 #pragma unroll 1
@@ -52,7 +53,7 @@ struct TableTile : WarpPanel {
         }
     }
 
-    // The largest size of an element, or what is not finite.
+    // Returns the largest absolute value of an element; infinity or NaN if there is any.
     __device__ float largest() const {
         unsigned most = 0;
         visit_rows<kRowsAtOnce>([&](int, const unsigned(&words)[kRowsAtOnce]) {
@@ -64,7 +65,8 @@ struct TableTile : WarpPanel {
         return flexc_first(mod::Element{}, __reduce_max_sync(0xffffffffu, most));
     }
 
-    // The program's element at a query and a key of the tile, or at the tensors' last ones.
+    // Calls visit_at(at) with the element at a query and a key of the tile, or at the tensors' last
+    // ones.
     template <typename Visit> __device__ auto visit(int row, int key, Visit visit_at) const {
         return visit_element(attention, arguments, place,
                              min(first_query + row, attention.q_len - 1),
@@ -72,7 +74,7 @@ struct TableTile : WarpPanel {
     }
 };
 
-// Sums go to memory, and zeros are left.
+// Adds sums to memory, and leaves zeros.
 template <typename Entries>
 __device__ inline void flush(const TableCopies& copies, const Entries& entries,
                              TableFixedPoint fixed) {
@@ -85,8 +87,9 @@ __device__ inline void flush(const TableCopies& copies, const Entries& entries,
     __syncwarp();
 }
 
-// Of a warp: for elements that are sums of two numbers exactly those that these meet, where they
-// have room, and for others all, or those around what a sample meets.
+// Returns the entries that a warp has copies of in shared memory. If places are sums of two
+// numbers: exactly those that elements meet, where they have room, else none. Otherwise: all, or
+// those around what a sample meets.
 template <int kTable>
 __device__ inline TableCopies copies_of(const TableTile& tile, const PlaceRange& range, int total) {
     constexpr bool kIsSeparable = mod::TableGradient<kTable>::kIsSeparable;
@@ -118,7 +121,7 @@ template <int kTable = 0> __device__ inline void add_tables(const TableTile& til
     }
 }
 
-// By one warp, for all of the block's tiles.
+// Called by one warp, for all of the block's tiles.
 __device__ inline void sum_tables(const KernelArguments& attention, const mod::Arguments& arguments,
                                   Shared shared, const KeyTile& keys, int warp) {
     const unsigned memory = shared.base + kLayout.tables + warp * 4 * mod::TableGradients::kWords;

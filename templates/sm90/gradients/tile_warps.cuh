@@ -1,4 +1,4 @@
-// Which sums of gradients two warps of the producer's warpgroup find in the tile of dS.
+// Says which sums of gradients two warps of the producer warpgroup find in the tile of dS.
 #pragma once
 
 #include "common/select.h"

@@ -1,4 +1,4 @@
-// What one of the two warps that sum a tile of dS has of it, for all of a block's tiles.
+// The part of a tile of dS that one of the two warps sums, for all of a block's tiles.
 #pragma once
 
 #include "sm90/backward_heads.cuh"
@@ -6,8 +6,8 @@
 
 namespace sm90 {
 
-// 64 keys and all of the tile's queries, or half of them where there are no more keys. dS of hidden
-// elements, and of those past the end, is zero.
+// Has 64 keys and all of the tile's queries, or half of them where there are no more keys. dS of
+// hidden elements, and of those past the end, is zero.
 struct WarpPanel {
     static constexpr int kRows = kSharesKeys ? mod::kQueryTile / 2 : mod::kQueryTile;
     static constexpr int kKeys = kPanelColumns;
@@ -24,8 +24,8 @@ struct WarpPanel {
     static __device__ int lane() { return static_cast<int>(threadIdx.x) % 32; }
 };
 
-// By one warp, as dS of each tile comes: visit(place, panel, tiles of the head, tile). And behind
-// them visit_end(place, tiles).
+// Called by one warp: calls visit(place, panel, tiles of the head, tile) when dS of a tile is
+// there, and visit_end(place, tiles) after the tiles of a head.
 template <typename Visit, typename VisitEnd>
 __device__ inline void
 visit_panels(const KernelArguments& attention, const mod::Arguments& arguments, Shared shared,
