@@ -1,6 +1,6 @@
-// A dense bias has an element for each query and key: its tiles on their way to shared memory, and
-// the barriers of those who read them. The plan makes sure that rows are aligned to 16 bytes and
-// have no gaps between keys.
+// Copies tiles of a dense bias, which has an element for each query and key, to shared memory, with
+// the barriers of the warps that read them. The plan makes sure that rows are aligned to 16 bytes
+// and have no gaps between keys.
 #pragma once
 
 #include "common/place.cuh"
@@ -10,12 +10,13 @@
 
 namespace sm90 {
 
-// Where a dense bias has the first element of some keys, and the step to the next query's.
+// Address of a dense bias for query 0 and a given key, and the step from one query to the next, in
+// elements.
 template <typename E> struct BiasRows {
     E* corner;
     long long step;
 
-    // address(element): of the dense bias.
+    // address(at) returns the address of an element of the dense bias.
     template <typename Address>
     __device__ static BiasRows of(const AttentionArguments& attention,
                                   const mod::Arguments& arguments, const HeadPlace& place, int key,
@@ -27,8 +28,9 @@ template <typename E> struct BiasRows {
     }
 };
 
-// By one warp: biases of some queries and the tile's keys. A lane keeps its 16 bytes of keys and
-// steps down the rows. Rows past the end are not written, since their results are dropped.
+// Called by one warp: copies the biases of `rows` queries and the tile's keys. A lane keeps its 16
+// bytes of keys and steps down the rows. Rows past the end are not written, since their results are
+// dropped.
 __device__ inline void copy_biases(const BiasRows<const mod::DenseBias::Element>& from,
                                    int first_row, int rows, int keys, unsigned to, Barrier full) {
     constexpr int kChunkKeys = 16 / kBiasBytes;
@@ -48,16 +50,18 @@ __device__ inline void copy_biases(const BiasRows<const mod::DenseBias::Element>
 
 // No dense bias is copied.
 struct NoBiasTiles {
-    // By a warp of the producer: biases of a tile of queries.
+    // Called by a producer warp: copies the biases of a tile of queries.
     static __device__ void copy(const AttentionArguments&, Shared,
                                 const BiasRows<const mod::DenseBias::Element>&, int, int, int) {}
-    // By consumers: wait for a step's biases, and release them once P, or dS, is computed.
+    // Called by consumer warpgroups: wait for the biases of a step, and release them once P, or dS,
+    // is computed.
     static __device__ void wait(const Shared&, unsigned) {}
     static __device__ void leave_after_p(const Shared&, unsigned) {}
     static __device__ void leave_after_d_scores(const Shared&, unsigned) {}
 };
 
-// In a ring of tiles. kHolds: derivatives read them too.
+// Biases are copied to a ring of tiles. kHolds: derivatives read them too, so that they are
+// released after dS instead of P.
 template <bool kHolds> struct BiasTiles {
     static __device__ void copy(const AttentionArguments& attention, Shared shared,
                                 const BiasRows<const mod::DenseBias::Element>& biases,

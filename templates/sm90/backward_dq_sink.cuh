@@ -1,4 +1,4 @@
-// Where a tile's dq goes, from the warpgroups that have multiplied it to its accumulator.
+// How a tile's dq gets from the warpgroups that compute it to its accumulator.
 #pragma once
 
 #include "common/select.h"
@@ -8,11 +8,12 @@
 
 namespace sm90 {
 
-// Warpgroups write pieces of dq to shared memory, and a thread of the producer's warpgroup adds
+// Warpgroups write pieces of dq to shared memory, and a thread of the producer warpgroup adds
 // them to the accumulator.
 struct DqThroughMemory {
     static constexpr bool kHasThread = true;
-    // accumulator: where the head's begins. tile: the tile of queries.
+    // Hands over a piece of dq. Does not need the last arguments, the head's accumulator and the
+    // tile of queries.
     static __device__ void give(const QueryPiece& piece, const QueryGradient& dq, unsigned step,
                                 float*, int) {
         piece.hand_over(dq, step);
@@ -32,7 +33,8 @@ struct DqInOrder : DqThroughMemory {
         add_pieces_in_order(attention, arguments, maps, shared, keys);
     }
 };
-// Atomics add dq from registers, where that memory is taken by the gradient of a dense bias.
+// Adds dq from registers by atomics, where the shared memory of its pieces is taken by the gradient
+// of a dense bias.
 struct DqFromRegisters {
     static constexpr bool kHasThread = false;
     static __device__ void give(const QueryPiece& piece, const QueryGradient& dq, unsigned,

@@ -6,16 +6,17 @@
 
 namespace sm90 {
 
-// The accumulator of a thread's key (0 or 1) and the j-th of its queries, and where the query is
-// from the thread's first. Its keys are eight apart.
+// Return the accumulator of a thread's key (0 or 1) and its j-th query, and the distance of that
+// query from the thread's first. A thread's keys are eight apart.
 constexpr __device__ int accumulator(int key, int j) { return j / 2 * 4 + 2 * key + j % 2; }
 constexpr __device__ int query_of(int j) { return j / 2 * 8 + j % 2; }
 
-// What the program reads from the copied dense bias at a thread's elements of two queries.
+// What the copied dense bias holds at a thread's elements of two neighbouring queries.
 struct BiasPair {
-    float of[2][2]; // of each side, of each key
+    float of[2][2]; // [query of the two][key]
 };
-// from: of the row that a lane names of two 8 x 8 matrices, of queries and keys.
+// Loads 16-bit biases by a whole warp. from: address of the row that this lane provides of two 8 x
+// 8 matrices of queries and keys.
 template <typename E>
 __device__ inline void load_bias_pair(E kind, unsigned from, BiasPair& biases) {
     unsigned words[2];
@@ -26,7 +27,7 @@ __device__ inline void load_bias_pair(E kind, unsigned from, BiasPair& biases) {
         biases.of[1][key] = flexc_second(kind, words[key]);
     }
 }
-// from: of the thread's first element.
+// Loads float biases. from: address of the thread's first element.
 __device__ inline void load_bias_pair(float, unsigned from, BiasPair& biases) {
 #pragma unroll
     for (int side = 0; side < 2; ++side)
@@ -39,8 +40,8 @@ __device__ inline void load_bias_pair(float, unsigned from, BiasPair& biases) {
 class TileBiases {
   public:
     TileBiases() = default;
-    // Of the biases, and of the gradient of the warpgroup's keys. warp_key: the warp's first, in
-    // the tile.
+    // biases, gradient: addresses of the tile of biases, and of the gradient of the warpgroup's
+    // keys. warp_key: the warp's first key in the tile.
     __device__ TileBiases(unsigned biases, unsigned gradient, int warp_key) {
         const int lane = static_cast<int>(threadIdx.x) % 32;
         const int query = lane % 4 * 2, key = warp_key + lane / 4;
@@ -56,7 +57,7 @@ class TileBiases {
             load_bias_pair(mod::DenseBias::Element{}, biases_ + 8 * pair * kBiasRowBytes, biases);
         return biases;
     }
-    // dS of some of the tile's queries.
+    // Stores dS of one part of the tile's queries.
     template <int kCount>
     __device__ void store_part(const float (&d_scores)[kCount], int part) const {
         constexpr int kQueries = kPartRows / 4; // of a thread
@@ -66,7 +67,8 @@ class TileBiases {
             for (int key = 0; key < 2; ++key)
                 store(query_of(j), 8 * key, d_scores[accumulator(key, kQueries * part + j)]);
     }
-    // At so many queries and keys from the thread's first.
+    // Stores the gradient of the element that is `query` queries and `key` keys behind the thread's
+    // first.
     __device__ void store(int query, int key, float d_bias) const {
         asm volatile(
             "st.shared.f32 [%0], %1;" ::"r"(gradient_ + query * kGradientRowBytes + key * 4),

@@ -1,5 +1,6 @@
-// Tiles of the backward that reach past the end of their sequence. TMA brings zeros from behind a
-// tensor, and writes nothing there; behind a request of ragged tensors are the rows of another.
+// Handles tiles of the backward that reach past the end of their sequence. TMA loads zeros from
+// behind a tensor and writes nothing there, but behind a request of ragged tensors are the rows of
+// another request.
 #pragma once
 
 #include "common/select.h"
@@ -52,8 +53,8 @@ struct RaggedEnds {
         publish(consumer.warpgroup);
     }
 
-    // Whether TMA may store a warpgroup's 64 rows of dk and dv, from first_row on; else each warp
-    // stores those of its rows that are inside.
+    // Returns whether TMA may store a warpgroup's 64 rows of dk and dv, from first_row on; else
+    // each warp stores those of its rows that are inside.
     static __device__ bool stores_box(const AttentionArguments& attention, const KeyTile& keys,
                                       int first_row) {
         return first_row + 64 <= keys.end_row(attention);
@@ -68,7 +69,7 @@ struct RaggedEnds {
     }
 
   private:
-    // Rows first ... end - 1 of each panel.
+    // Clears rows first ... end - 1 of each panel. Called by all threads of a warpgroup.
     template <int kCount, int kPanelBytes>
     static __device__ void clear_rows(unsigned panels, int first, int end) {
         constexpr int kBytes = 16; // of one store

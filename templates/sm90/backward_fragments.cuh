@@ -1,4 +1,4 @@
-// Scores of a warpgroup as its MMAs leave them and take them, and what a mask hides of them.
+// A thread's scores as MMAs leave them and take them, and which of them a mask hides.
 #pragma once
 
 #include "common/select.h"
@@ -9,7 +9,7 @@
 namespace sm90 {
 
 constexpr int kScores = kScoreQueries / 2; // accumulators of a thread
-constexpr int kQueries = kScores / 2;      // that they belong to
+constexpr int kQueries = kScores / 2;      // queries of a thread
 using Scores = float[kScores];
 using Fragments = unsigned[kScoreQueries / 16][4]; // left operands, 16 queries each
 
@@ -19,14 +19,14 @@ template <int kCount> __device__ inline void to_fragments(Fragments& to, const f
         to[i / 4][i % 4] = pack(mod::Element{}, x[2 * i], x[2 * i + 1]);
 }
 
-// Which elements of a tile are visible to a thread: all, or a bit for each of its queries and two
-// keys.
+// Which of a thread's elements are visible: all, or those whose bits are set, one for each of its
+// queries and two keys.
 struct BitsByKey {
     bool hides;
     unsigned visible[2];
 
     __device__ void show_all() {}
-    __device__ void pack() {} // of what visible[] got for each key
+    __device__ void pack() {} // called when visible[] is found for each key
     __device__ bool hides_any() const { return hides; }
     __device__ bool shows(int key, int query) const { return (visible[key] & 1u << query) != 0; }
 };
@@ -42,7 +42,7 @@ struct BitsInOneWord : BitsByKey {
 };
 using VisibleBits = Select<kLooksBetween && kQueries <= 16, BitsInOneWord, BitsByKey>;
 
-// What is hidden becomes zero.
+// Set hidden elements to zero.
 __device__ inline void hide(Scores& scores, const VisibleBits& visible_bits) {
 #pragma unroll
     for (int key = 0; key < 2; ++key)

@@ -1,4 +1,5 @@
-// The query heads that read a tile of keys, and of each the tiles of queries that see it.
+// Loops over the query heads that read a tile of keys, with the tiles of queries of each head that
+// see it.
 #pragma once
 
 #include "common/place.cuh"
@@ -9,8 +10,9 @@
 
 namespace sm90 {
 
-// Where the kernel is persistent or registers are short, a place is found from what keys say;
-// elsewhere dividing takes fewer.
+// How a query head's place is found: in persistent kernels, or where registers are short, from the
+// tile of keys; else from the head's index over batch and heads, where the division takes fewer
+// registers.
 struct PlaceByKeys {
     static __device__ HeadPlace of(const AttentionArguments& attention,
                                    const mod::Arguments& arguments, const KeyTile& keys, int h) {
@@ -25,8 +27,8 @@ struct PlaceByHead {
 };
 using PlaceOfHead = Select<mod::kPersistent || kNeedsRegisters, PlaceByKeys, PlaceByHead>;
 
-// How the loop over a group's heads knows its end. It counts in the batch entry, or from `before`
-// on.
+// How the loop over a group's query heads finds its end. It counts heads of the batch entry, from
+// before() on. Here the size of the group stays in a register.
 struct KeepsHeads {
     static __device__ int before(const AttentionArguments&, const KeyTile&) { return 0; }
     static __device__ int end(const AttentionArguments&, const mod::Arguments&, const KeyTile& keys,
@@ -34,14 +36,14 @@ struct KeepsHeads {
         return (keys.h_kv + 1) * group;
     }
 };
-// Where registers are short, the size of the group is found again in each iteration,
+// Where registers are short, computes the size of the group again in each iteration.
 struct DividesAgain : KeepsHeads {
     static __device__ int end(const AttentionArguments& attention, const mod::Arguments&,
                               const KeyTile& keys, int) {
         return (keys.h_kv + 1) * (computed_again(attention.heads) / attention.kv_heads);
     }
 };
-// the head too,
+// The same; the head of keys is computed again, too.
 struct CountsAgain : KeepsHeads {
     static __device__ int end(const AttentionArguments& attention, const mod::Arguments&,
                               const KeyTile& keys, int) {
@@ -49,7 +51,7 @@ struct CountsAgain : KeepsHeads {
                (computed_again(attention.heads) / attention.kv_heads);
     }
 };
-// or everything but the head's number over batch and heads.
+// Computes everything again but the head's index, which it counts over batch and heads.
 struct FindsAgain {
     static __device__ int before(const AttentionArguments& attention, const KeyTile& keys) {
         return keys.b * attention.heads;
@@ -64,7 +66,7 @@ struct FindsAgain {
 // Beside score mods a division takes more registers than it frees.
 using HeadLoop = Select<kSaves.keys_again && !mod::kHasScoreMod, DividesAgain, KeepsHeads>;
 
-// A tile's first and last key, kept or found again.
+// How a tile's first and last key are found: kept in registers, or computed again for each head.
 struct KeptEnds {
     static __device__ void find(const TileLength&, int&, int&) {}
 };
@@ -76,7 +78,7 @@ struct EndsAgain {
 };
 using KeyEnds = Select<kSaves.keys_again, EndsAgain, KeptEnds>;
 
-// The tiles of queries of one head after the other: those of a range,
+// Finds the tiles of queries of one head after the other: those of a range, by the mask's band.
 struct RangeOfTiles {
     __device__ explicit RangeOfTiles(const KeyTile&) {}
     static __device__ TileRange of(const HeadPlace& place, TileLength length, int first, int last) {
@@ -86,7 +88,7 @@ struct RangeOfTiles {
     template <typename End>
     static __device__ void advance(const AttentionArguments&, const KeyTile&, int, End) {}
 };
-// or 0 and how many a block mask names.
+// Finds the number of tiles that a block mask names for each head; the range begins at 0.
 class NamedTiles {
   public:
     __device__ explicit NamedTiles(const KeyTile& keys) : count_(keys.count) {}
@@ -104,8 +106,8 @@ class NamedTiles {
 };
 using TilesOfHead = Select<mod::Mask::kHasBlockMask, NamedTiles, RangeOfTiles>;
 
-// Every tile of queries that sees something of the keys, of every query head that reads them, in
-// the order in which all of a block's threads visit them: visit_head(place, tiles).
+// Calls visit_head(place, tiles) for every query head that reads the keys, with the tiles of
+// queries that see something of them. All threads of a block visit heads in the same order.
 template <typename Loop = HeadLoop, typename Visit>
 __device__ inline void visit_heads(const AttentionArguments& attention,
                                    const mod::Arguments& arguments, const KeyTile& keys,

@@ -1,5 +1,5 @@
-// What a thread that multiplies loads of the values that backward_index_2d_stage.cuh stages: for
-// two neighbouring queries, and its two keys, which are eight apart.
+// Loads, for a consumer thread, the values that backward_index_2d_stage.cuh stages: those of two
+// neighbouring queries and of the thread's two keys, which are eight apart.
 #pragma once
 
 #include "common/select.h"
@@ -24,10 +24,10 @@ template <typename E> __device__ inline float load_staged(E, unsigned from) {
     return flexc_to_float(E{load_shared_half(from)});
 }
 
-// Sixteen keys of a warp start at a multiple of 16: they are in one row of such widths.
+// Whether a warp's 16 keys, which start at a multiple of 16, are in one row of the 2-D key index.
 constexpr bool kKeysAreInOneRow = kKeyWidth % 16 == 0;
 
-// What is read by the row, for two queries: at once for both keys,
+// Loads what is read by the row for two queries, once for both keys.
 struct OneRow {
     static __device__ void load(unsigned rows, const int (&row)[2], int pair,
                                 float (&of_keys)[2][2]) {
@@ -36,7 +36,7 @@ struct OneRow {
         of_keys[1][1] = of_keys[0][1];
     }
 };
-// or for each.
+// Loads what is read by the row for two queries, for each key.
 struct RowOfEachKey {
     static __device__ void load(unsigned rows, const int (&row)[2], int pair,
                                 float (&of_keys)[2][2]) {
@@ -46,7 +46,7 @@ struct RowOfEachKey {
 };
 using StagedRowsOfKeys = Select<kKeysAreInOneRow, OneRow, RowOfEachKey>;
 
-// What is read by the column, from an address of eight queries: one by one,
+// Loads what is read by the column element by element. columns: address of eight queries.
 template <typename E> struct StagedColumns {
     static __device__ void load(unsigned columns, const int (&column)[2], int first_query,
                                 float (&of_keys)[2][2]) {
@@ -59,7 +59,8 @@ template <typename E> struct StagedColumns {
                                          column[key] * static_cast<int>(sizeof(E)));
     }
 };
-// or by a warp together. Lanes name the queries of a matrix of eight keys, and of the next.
+// Loads what is read by the column by a warp together: lanes provide the addresses of the queries'
+// rows in a matrix of eight keys, and in that of the next eight.
 template <typename E> struct StagedColumnMatrices {
     static __device__ void load(unsigned columns, const int (&column)[2], int,
                                 float (&of_keys)[2][2]) {
@@ -84,7 +85,8 @@ class StagedIndex2dReads {
     // [query][key][read], reads by the row first.
     using Values = float[2][2][kReads > 0 ? kReads : 1];
 
-    // first_key: this thread's; first_query: of the tile.
+    // tile_key: the tile's first key. first_key: this thread's first, in the tensor. first_query:
+    // this thread's first, in the tile.
     __device__ StagedIndex2dReads(int tile_key, int first_key, int first_query)
         : first_query_(first_query) {
         const int start = tile_key - tile_key % kKeyWidth;
@@ -98,7 +100,7 @@ class StagedIndex2dReads {
 
     __device__ void use(unsigned memory) { memory_ = memory; }
 
-    // Of the queries 8 * pair from the thread's first.
+    // Loads the values of the two queries that are 8 * pair behind the thread's first two.
     __device__ void load(Values& values, int pair) const {
         load_rows(IndicesTo<mod::KeyIndex2d::kRowReads>{}, values, pair);
         load_columns(IndicesTo<mod::KeyIndex2d::kColumnReads>{}, values, pair);
@@ -134,7 +136,7 @@ class StagedIndex2dReads {
     }
 
     unsigned memory_;
-    int row_[2], column_[2]; // bytes; columns
+    int row_[2], column_[2]; // offsets: in bytes, in columns
     int first_query_;
 };
 

@@ -1,5 +1,5 @@
-// Values that a program reads by query and by row or column of a 2-D key index, which one warp
-// stages in shared memory beside the queries. The plan makes sure that the tensor's first key
+// Stages values that a program reads by query and by row or column of a 2-D key index: one warp
+// writes them to shared memory beside the queries. The plan makes sure that the tensor's first key
 // starts a row.
 #pragma once
 
@@ -13,7 +13,7 @@ namespace sm90 {
 template <int kRead> using RowElement = typename mod::RowRead<kRead>::Element;
 template <int kRead> using ColumnElement = typename mod::ColumnRead<kRead>::Element;
 
-// What `visit` gives for an element that is in the tensors or beside their last.
+// Returns what `visit` gives for an element; a position past the end stands for the last one.
 template <typename Visit>
 __device__ inline auto visit_inside(const AttentionArguments& attention,
                                     const mod::Arguments& arguments, const HeadPlace& place,
@@ -22,7 +22,7 @@ __device__ inline auto visit_inside(const AttentionArguments& attention,
                          min(key, attention.kv_len - 1), visit);
 }
 
-// By a whole warp, for one tile of queries, whatever the indices of the reads are.
+// Stages the reads of one tile of queries, whatever their indices are. Used by a whole warp.
 struct Index2dStage {
     const AttentionArguments& attention;
     const mod::Arguments& arguments;
@@ -45,7 +45,8 @@ struct Index2dStage {
         return visit_inside(attention, arguments, place, tile_query + query, key, visit);
     }
 
-    // By number: a function for each read, as columns have, spills more.
+    // Takes the read's number as an argument: a function for each read, as columns have, spills
+    // more.
     template <int kRead = 0> __device__ float row_value(const mod::At& at, int read) const {
         if constexpr (kRead < mod::KeyIndex2d::kRowReads) {
             if (read != kRead) return row_value<kRead + 1>(at, read);
@@ -110,7 +111,8 @@ struct Index2dStage {
                   [](const mod::At& element) { return mod::ColumnRead<kRead>::address(element); });
     }
 
-    // Of 32 queries, of which each lane knows where one starts.
+    // Copies the columns of 32 queries in pieces of kPiece bytes. first: where the lane's query
+    // starts.
     template <int kPiece, int kPieces>
     static __device__ void copy_pieces(unsigned to, const void* first) {
         const auto start = reinterpret_cast<unsigned long long>(first);
@@ -123,7 +125,7 @@ struct Index2dStage {
             copy_piece_async<kPiece>(to + query * kColumnPitch + offset, from);
         }
     }
-    // Any layout, and columns that are outside the buffer.
+    // Copies the columns of 32 queries element by element, in any layout; zeros outside the buffer.
     template <int kRead> __device__ void copy_elements(unsigned to, int band) const {
         using E = ColumnElement<kRead>;
 #pragma unroll 1

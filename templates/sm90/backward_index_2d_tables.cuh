@@ -1,4 +1,4 @@
-// What backward_index_2d_stage.cuh stages, where it is evenly spaced in memory: from query to
+// Stages what backward_index_2d_stage.cuh stages where it is evenly spaced in memory: from query to
 // query, from row to row of the 2-D key index, and within a row.
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace sm90 {
 
-// By a whole warp, for one head and tile of keys.
+// The reads of one head and tile of keys. Used by a whole warp.
 class Index2dTables {
   public:
     __device__ Index2dTables(const AttentionArguments& attention, int first_key)
@@ -17,7 +17,8 @@ class Index2dTables {
           last_row_(min(start_ / kKeyWidth + kIndex2dRows, rows_of(attention)) - 1 -
                     start_ / kKeyWidth) {}
 
-    // Takes a while, so that what does not depend on it goes first.
+    // Finds addresses and steps of all reads. This takes a while, so callers start first what does
+    // not depend on it.
     __device__ void find(const mod::Arguments& arguments, const HeadPlace& place) {
         is_known_ = true;
         if (!mod::KeyIndex2d::kReadsAreLinear) return;
@@ -28,7 +29,7 @@ class Index2dTables {
             [&](auto read) { find_columns<read.kValue>(arguments, place); });
     }
     __device__ bool is_known() const { return is_known_; }
-    // False where something is outside its buffer, or not in whole pieces.
+    // Returns false if something may be outside its buffer, or is not in whole pieces.
     __device__ bool is_inside() const { return mod::KeyIndex2d::kReadsAreLinear && is_inside_; }
 
     // Values by rows of the 2-D key index, of as many of a lane's queries as registers can hold.
@@ -39,7 +40,7 @@ class Index2dTables {
         float of[kHeldBands > 0 ? kHeldBands : 1][kRowValues > 0 ? kRowValues : 1];
     };
 
-    // Starts to read; needs no memory of the stage.
+    // Starts to read values by rows to registers; needs no memory of the stage.
     __device__ void read(Rows& rows, int tile_query) const {
 #pragma unroll
         for (int band = 0; band < kHeldBands; ++band)
@@ -65,7 +66,8 @@ class Index2dTables {
     }
 
   private:
-    // Bytes from one query, and row of the 2-D key index, to the next.
+    // Address of an evenly spaced read, and the bytes from one query, and from one row or column of
+    // the 2-D key index, to the next.
     struct Table {
         unsigned long long first;
         int by_query, by_row;
@@ -80,7 +82,8 @@ class Index2dTables {
         return (attention.kv_len + kKeyWidth - 1) / kKeyWidth;
     }
 
-    // By its corners: of the first and last query, and of keys `count` steps apart. 0 is outside.
+    // Returns the table that has these addresses at its corners: [first or last query][first key,
+    // or that `count` steps behind it]. 0 stands for an address outside the buffer.
     __device__ Table table_of(const unsigned long long (&corners)[2][2], int count) {
         const auto step = [&](unsigned long long to, int steps) {
             const long long bytes = static_cast<long long>(to - corners[0][0]) / max(steps, 1);
@@ -91,7 +94,7 @@ class Index2dTables {
                      corners[1][1] != 0;
         return {corners[0][0], step(corners[1][0], last_query_), step(corners[0][1], count)};
     }
-    // visit: of the element.
+    // visit(at) returns the address of an element.
     template <typename Visit>
     __device__ Table table_between(const mod::Arguments& arguments, const HeadPlace& place, int key,
                                    int last_key, int count, Visit visit) {
@@ -112,7 +115,7 @@ class Index2dTables {
             table_between(arguments, place, start_, start_ + last_row_ * kKeyWidth, last_row_,
                           [](const mod::At& at) { return mod::RowRead<kRead>::address(at); });
     }
-    // Of the lane's query, from the first of the warp's on.
+    // Reads the values of the lane's query. query: the first of the warp's 32.
     __device__ void read_rows(float (&values)[kRowValues > 0 ? kRowValues : 1], int query) const {
         static_for<mod::KeyIndex2d::kRowReads>(
             [&](auto read) { read_row<read.kValue>(values, query); });
@@ -162,20 +165,20 @@ class Index2dTables {
     Table columns_[mod::KeyIndex2d::kColumnReads > 0 ? mod::KeyIndex2d::kColumnReads : 1];
 };
 
-// What the producer does beside a tile of queries and its d_out, for one head and tile of keys:
-// nothing,
+// The producer loads tiles of queries and d_out, and nothing beside them.
 struct QueriesAlone {
     struct Rows {};
-    // Whether the thread is the one that loads.
+    // Returns whether this thread is the one that issues loads.
     static __device__ bool loads() { return true; }
 
     __device__ QueriesAlone(const AttentionArguments&, int) {}
-    // Before the loads of a tile, and after them.
+    // Called before the loads of a tile, and after them.
     static __device__ void read(Rows&, int) {}
     static __device__ void fill(Rows&, const mod::Arguments&, const HeadPlace&, int, unsigned,
                                 Barrier) {}
 };
-// or its warp stages what is read by rows and columns of the 2-D key index.
+// The producer's warp also stages what is read by rows and columns of the 2-D key index, for one
+// head and tile of keys.
 class QueriesWithIndex2d {
   public:
     using Rows = Index2dTables::Rows;

@@ -1,4 +1,4 @@
-// Which warpgroups' keys a tile of queries sees.
+// Finds which warpgroups' keys a tile of queries sees, so that hidden halves can be skipped.
 #pragma once
 
 #include "common/place.cuh"
@@ -9,10 +9,10 @@
 
 namespace sm90 {
 
-enum class KeyHalves { both, own, other }; // warpgroups' keys
+enum class KeyHalves { both, own, other }; // keys of both warpgroups, of this one, of the other
 template <KeyHalves kWhich> struct ProductOver {
     static constexpr KeyHalves kValue = kWhich;
-    // dS K over these keys: the product for dq.
+    // Issues the product for dq, dS K over these keys.
     static __device__ void multiply(const QueryPiece& piece, QueryGradient& dq, int stage, int) {
         piece.multiply_keys(dq, stage);
     }
@@ -24,7 +24,7 @@ __device__ inline void ProductOver<KeyHalves::own>::multiply(const QueryPiece& p
     piece.multiply_keys_of(dq, stage, warpgroup);
 }
 
-// Whose keys a tile of queries may see, as far as the band says.
+// Returns whose keys a tile of queries may see, as far as the band says.
 __device__ inline KeyHalves key_halves_of(const HeadPlace& place, const KeyTile& keys,
                                           int warpgroup, int tile) {
     const auto sees = [&](int which) {
@@ -39,7 +39,7 @@ __device__ inline KeyHalves key_halves_of(const HeadPlace& place, const KeyTile&
 
 // Every tile is multiplied with all keys.
 struct AllKeyHalves {
-    // Look at the tile that comes next, and at the one that has arrived.
+    // Called for the tile that comes next, and for the one that has arrived.
     __device__ void look_ahead(const HeadPlace&, const KeyTile&, int, int) {}
     __device__ void look(const HeadPlace&, const KeyTile&, int, int) {}
     // Calls multiply(ProductOver), or skip(), for the tile that look() was asked about.
@@ -53,7 +53,7 @@ struct AllKeyHalves {
 // dv, and dq is summed over the other's keys only.
 class KeyHalvesInBand {
   public:
-    // Found for the tile that comes, unless a block mask chooses it.
+    // Finds the halves of the tile that comes next; if a block mask chooses it, look() does.
     __device__ void look_ahead(const HeadPlace& place, const KeyTile& keys, int warpgroup,
                                int tile) {
         if (!mod::Mask::kHasBlockMask) halves_ = key_halves_of(place, keys, warpgroup, tile);
@@ -75,7 +75,7 @@ class KeyHalvesInBand {
     KeyHalves halves_ = KeyHalves::both;
 };
 
-// It takes registers that gradients of buffers may need, and copies of the main loop.
+// Skipping takes registers that gradients of buffers may need, and copies of the main loop.
 constexpr bool kSkipsHidden = mod::Mask::kHasBand && !mod::ScoreDerivative::kIsWrittenOnce &&
                               kRowBlocks == 1 && !kSumsInTile && !kAddsBiasGradients &&
                               !kCopiesBiases && mod::kDScoresStages == 2 &&

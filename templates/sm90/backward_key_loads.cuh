@@ -1,4 +1,4 @@
-// Tiles of keys and values on their way to shared memory, and which thread loads them.
+// Loads tiles of keys and values to shared memory; which thread does so depends on the kernel.
 #pragma once
 
 #include "common/dependence.cuh"
@@ -25,7 +25,7 @@ __device__ inline void prefetch_panels(const TensorMap& map, Corner from) {
         prefetch_box(map, from);
 }
 
-// Load the keys of a tile, and its values.
+// Load the keys of a tile, or its values.
 __device__ inline void load_keys(const AttentionArguments& attention,
                                  const BackwardTensorMaps& maps, Shared shared, const KeyTile& keys,
                                  int slot) {
@@ -42,18 +42,18 @@ __device__ inline void load_values(const AttentionArguments& attention,
                 {keys.entry(attention), keys.h_kv, keys.first_row(attention), 0}, shared.values());
 }
 
-// The index of a tile that no block of a persistent kernel has taken.
+// Takes a tile that no block of a persistent kernel has taken yet, and returns its index.
 __device__ inline int take_tile(const KernelArguments& attention) {
     return static_cast<int>(gridDim.x) + atomicAdd(attention.tiles_taken, 1);
 }
-// The index-th tile of a persistent kernel, none after the last: each index has one,
+// Returns the index-th tile of a persistent kernel, none after the last; each index has a tile.
 struct EveryTile {
     static __device__ KeyTile from(const KernelArguments& attention,
                                    const mod::Arguments& arguments, int index, int count) {
         return index < count ? KeyTileOrder::tile(attention, arguments, index) : KeyTile::none();
     }
 };
-// or where it has none, the next that there is.
+// The same for ragged keys: if the index has no tile, takes the next index that has one.
 struct TilesOfPlaces {
     static __device__ KeyTile from(const KernelArguments& attention,
                                    const mod::Arguments& arguments, int index, int count) {
@@ -98,7 +98,8 @@ __device__ inline void load_key_tiles(const KernelArguments& attention,
     }
 }
 
-// While a block mask says whether there is anything to load.
+// Prefetches keys and values to the L2 cache while the block mask is read, which says whether there
+// is anything to load.
 struct PrefetchesKeys {
     static __device__ void prefetch(const AttentionArguments& attention,
                                     const BackwardTensorMaps& maps, const KeyTile& keys) {
@@ -126,10 +127,10 @@ struct LoadsOwnKeys : EarlyKeys {
                                        const KeyTile& keys) {
         load_values(attention, maps, shared, keys);
     }
-    // All queries of a tile of keys are on their way.
+    // Called when all queries of a tile of keys have been requested.
     static __device__ void end_queries(const Shared&) {}
 };
-// A persistent kernel's are loaded by load_key_tiles().
+// In a persistent kernel, load_key_tiles() loads keys and values.
 struct LeavesKeys {
     static __device__ void prefetch(const AttentionArguments&, const BackwardTensorMaps&,
                                     const KeyTile&) {}

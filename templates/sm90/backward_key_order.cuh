@@ -1,5 +1,5 @@
-// In which order blocks take a launch's tiles of keys: count() says how many there are, tile()
-// which the index-th is. A class for each order.
+// Orders in which blocks take a launch's tiles of keys, a class for each: count() returns the
+// number of tiles, tile() the index-th of them.
 #pragma once
 
 #include "common/block_order.h"
@@ -9,10 +9,10 @@
 
 namespace sm90 {
 
-// What a query head's queries take of the L2 cache, with the sums of dq.
+// Bytes that a query takes of the L2 cache: q, d_out and the sums of dq.
 constexpr int kQueryBytes = 6 * mod::kHeadDim + 2 * mod::kHeadDimV;
 
-// Tiles of a head are neighbours.
+// Tiles of one head come after those of another.
 struct HeadAfterHead {
     static __device__ int count(const AttentionArguments& attention) {
         return tiles_of_head(attention) * attention.batch * attention.kv_heads;
@@ -36,7 +36,8 @@ struct HeadAfterHead {
     }
 };
 
-// Batches that read or add to the same dense bias do so together.
+// The same tile of all batch entries comes together, since these read or add to the same part of a
+// dense bias.
 struct BatchesTogether : HeadAfterHead {
     static __device__ KeyTile tile(const AttentionArguments& attention, const mod::Arguments&,
                                    int index) {
@@ -45,12 +46,13 @@ struct BatchesTogether : HeadAfterHead {
     }
 };
 
-// How many tiles at the end have fewer queries than those before.
+// Number of tiles at the end of a head that fewer queries see than those before: taken as none.
 struct NoShortTiles {
     static __device__ int count(const AttentionArguments&, const mod::Arguments&, int) { return 0; }
 };
-// Because the queries end before the band does. Found for the first head and used for all, since
-// any order is correct. None where they would be most tiles, as under a causal mask.
+// Counts the tiles that fewer queries see because these end before the band does. Found for the
+// first head and used for all, since any order is correct. None if they would be most tiles, as
+// under a causal mask.
 struct TilesPastTheBand {
     static __device__ int count(const AttentionArguments& attention,
                                 const mod::Arguments& arguments, int tiles) {
@@ -60,8 +62,8 @@ struct TilesPastTheBand {
     }
 };
 
-// Tiles of as many heads as share the L2 cache are together. A band makes the first keys seen by
-// most queries.
+// Tiles of as many heads as share the L2 cache come together. The first tiles come first, since
+// under a band most queries see the first keys.
 template <typename ShortTiles> struct FirstTilesFirst : HeadAfterHead {
     static __device__ KeyTile tile(const AttentionArguments& attention,
                                    const mod::Arguments& arguments, int index) {
@@ -80,8 +82,8 @@ template <typename ShortTiles> struct FirstTilesFirst : HeadAfterHead {
     }
 };
 
-// In each head, those that see most. The order is that of the group's first head, also for others
-// that see different keys.
+// In each head, tiles that most queries see come first, by the block mask. The order is that of the
+// group's first query head, also for heads that see different keys.
 struct LongestTilesFirst : FirstTilesFirst<NoShortTiles> {
     static __device__ KeyTile tile(const AttentionArguments& attention,
                                    const mod::Arguments& arguments, int index) {
@@ -94,13 +96,14 @@ struct LongestTilesFirst : FirstTilesFirst<NoShortTiles> {
     }
 };
 
-// Of ragged keys, which of the places that tile_of_request has comes when: as they are, for a band
-// gives earlier tiles of a request more queries,
+// Takes the places that tile_of_request() has for ragged keys as they are, since under a band more
+// queries see the earlier tiles of a request.
 struct PlacesOfRequests {
     static __device__ int place(const AttentionArguments&, int, int index) { return index; }
     static __device__ void count(const AttentionArguments&, KeyTile&, int) {}
 };
-// or those first that see most, for the group's first head.
+// Takes those places first whose keys most queries see, by the block mask of the group's first
+// query head.
 struct LongestPlacesFirst {
     static __device__ int place(const AttentionArguments& attention, int first_head, int index) {
         return row_in_order(attention.block_mask, 0, first_head, index);
@@ -111,7 +114,7 @@ struct LongestPlacesFirst {
     }
 };
 
-// Each place for as many heads as share the L2 cache; none where the place has no tile.
+// Takes each place for as many heads as share the L2 cache; returns none if the place has no tile.
 template <typename Places> struct RequestAfterRequest {
     static __device__ int count(const AttentionArguments& attention) {
         return ragged_tiles(attention, attention.kv_rows, mod::kKeyTile) * attention.kv_heads;

@@ -10,16 +10,17 @@ namespace sm90 {
 // A tile of keys, and how long its batch entry is.
 struct KeyTile : KeyLengths {
     int b, h_kv, first_kv;
-    int count; // of tiles that a block mask names for the first of the query heads
+    int count; // tiles of queries that a block mask names for the group's first query head
 
     __device__ KeyTile(int b, int h_kv, int first_kv, int count = 0)
         : b(b), h_kv(h_kv), first_kv(first_kv), count(count) {}
 
-    // Read again where it is used, which saves registers.
+    // Returns the tile of a slot in shared memory. It is read again wherever it is used, which
+    // saves registers.
     static __device__ const KeyTile& in_shared(int slot) {
         return reinterpret_cast<const KeyTile*>(shared_memory + kLayout.key_tiles)[slot];
     }
-    // After the last.
+    // Returns the value that stands for the end, after the last tile.
     static __device__ KeyTile none() { return KeyTile(0, 0, -1); }
     __device__ bool is_none() const { return first_kv < 0; }
 
@@ -31,8 +32,8 @@ struct KeyTile : KeyLengths {
     __device__ TileLength length(const AttentionArguments& attention) const {
         return KeyLengths::of(attention, b);
     }
-    // Where its rows are in tensors of keys: the first dim, the first row, and behind the last that
-    // the batch entry has.
+    // Where its rows are in tensors of keys: the index in the first dimension, the first row, and
+    // the row behind the last that the batch entry has.
     __device__ int entry(const AttentionArguments& attention) const {
         return length(attention).entry();
     }
@@ -42,18 +43,18 @@ struct KeyTile : KeyLengths {
     __device__ int end_row(const AttentionArguments& attention) const {
         return static_cast<int>(length(attention).first_key_row()) + length(attention).key_rows();
     }
-    // For threads that hold the place.
+    // The same for threads that hold the place, whose batch entry it is.
     __device__ TileLength length(const AttentionArguments& attention,
                                  const HeadPlace& place) const {
         return KeyLengths::of(attention, place.b);
     }
 
     __device__ int index() const { return first_kv / mod::kKeyTile; }
-    // Over batch and heads.
+    // Returns the index of its head of keys over batch and heads.
     __device__ int head(const AttentionArguments& attention) const {
         return b * attention.kv_heads + h_kv;
     }
-    // Of the block mask.
+    // Returns the row of the block mask for this tile and query head h.
     __device__ long long mask_row(const AttentionArguments& attention, int h) const {
         return row_of_keys(attention.block_mask, length(attention), h, index());
     }

@@ -13,14 +13,14 @@ class OnlyKeyTile {
                                        const mod::Arguments& arguments) {
         return KeyTileOrder::tile(attention, arguments, static_cast<int>(blockIdx.x));
     }
-    // For threads beside those that multiply, one alone or a whole warp: visit(keys, how many
-    // before).
+    // Called by threads of the producer warpgroup, by one alone or by a whole warp: calls
+    // visit(keys, index) for each of the block's tiles of keys.
     template <bool kWholeWarp, typename Visit>
     static __device__ void visit_beside(const Shared&, const KeyTile& keys, Visit visit) {
         visit(keys, 0u);
     }
 
-    // For the warps that multiply.
+    // What follows is called by consumer warps.
     __device__ explicit OnlyKeyTile(const KeyTile& keys) : keys_(keys) {}
 
     __device__ const KeyTile& keys() const { return keys_; }
@@ -47,7 +47,7 @@ class OnlyKeyTile {
 
 class KeyTileQueue {
   public:
-    // load_key_tiles() says which.
+    // Returns none: load_key_tiles() takes the block's tiles.
     static __device__ KeyTile of_block(const AttentionArguments&, const mod::Arguments&) {
         return KeyTile::none();
     }
@@ -70,17 +70,18 @@ class KeyTileQueue {
     __device__ const KeyTile& keys() const { return KeyTile::in_shared(slot()); }
     __device__ int slot() const { return static_cast<int>(before_ % kKeySlots); }
 
-    // visit() has waited for these.
+    // Does nothing: visit() has waited for the keys.
     static __device__ void wait_for_keys(const Shared&, unsigned) {}
     __device__ void wait_for_values(const Shared& shared, unsigned step) const {
         if (is_first(step)) shared.values().wait(before_ % 2);
     }
-    // Until dv of the previous keys was stored from the memory that dS will use.
+    // Waits until dv of the previous keys has been stored from the memory that dS will use.
     __device__ void wait_for_d_scores(const Shared& shared, unsigned step) const {
         if (is_first(step) && before_ > 0) shared.d_values_read().wait(before_ % 2 ^ 1);
     }
     __device__ void end_step() { starts_ = false; }
-    // After the last step; also where no query sees any of these keys.
+    // Called after the last step, also if no query sees any of these keys: frees the values'
+    // memory.
     template <typename Lane>
     __device__ void leave_values(const Shared& shared, unsigned step, const Lane& lane) const {
         wait_for_values(shared, step);
@@ -88,7 +89,7 @@ class KeyTileQueue {
         if (lane() == 0) shared.values_empty().arrive();
     }
 
-    // run() for every tile.
+    // Calls run() for every tile of keys.
     template <typename Run>
     __device__ void visit(const Shared& shared, const unsigned& step, Run run) {
 #pragma unroll 1
@@ -102,13 +103,14 @@ class KeyTileQueue {
     }
 
   private:
-    // Where registers are short, by a comparison instead of a predicate that is kept.
+    // Returns whether this is the first step with these keys. Where registers are short, compares
+    // instead of keeping a predicate.
     __device__ bool is_first(unsigned step) const {
         return kSaves.keys_again ? step == first_step_ : starts_;
     }
 
-    unsigned before_ = 0;     // tiles
-    unsigned first_step_ = 0; // with these keys
+    unsigned before_ = 0;     // tiles of keys before this one
+    unsigned first_step_ = 0; // first step with these keys
     bool starts_ = true;      // no step yet with these keys
 };
 

@@ -12,7 +12,7 @@ extern __shared__ __align__(1024) unsigned char shared_memory[];
 
 namespace sm90 {
 
-// Whether warps of the producer's warpgroup sum the tile of dS.
+// Whether warps of the producer warpgroup sum over the tile of dS.
 constexpr bool kSumsInTile = mod::ReadGradients::kSumsDistances ||
                              mod::KeyIndex2d::kSumsQuotients || mod::KeyIndex2d::kSumsRemainders ||
                              (mod::TableGradients::kCount > 0) ||
@@ -62,7 +62,7 @@ constexpr __device__ int place_of_panel(int panel, int count) {
 }
 constexpr int kPanels = panels(mod::kHeadDim), kValuePanels = panels(mod::kHeadDimV);
 constexpr int kQueryPanel = kShape.query_panel(), kKeyPanel = kShape.key_panel();
-constexpr int kGroups = kShape.groups(); // of a row block
+constexpr int kGroups = kShape.groups(); // groups of eight columns in a row block
 constexpr int kRowBlocks = kShape.row_blocks();
 static_assert(kRowBlocks == 1 || (kRowBlocks == 2 && kGroups <= 8));
 
@@ -75,7 +75,7 @@ constexpr int kBiasBytes = kShape.bias_bytes;
 constexpr int kBiasRowBytes = kShape.bias_row_bytes();
 constexpr int kBiasTileBytes = kShape.bias_tile_bytes();
 constexpr bool kAddsTiles = kShape.adds_tiles(), kAddsParts = kShape.adds_parts();
-constexpr int kPartRows = kShape.part_rows(); // of the gradient
+constexpr int kPartRows = kShape.part_rows(); // queries in a part of the gradient
 constexpr int kParts = mod::kQueryTile / kPartRows;
 constexpr int kGradientRowBytes = kShape.gradient_row_bytes();
 constexpr int kPartBytes = kShape.part_bytes();
@@ -87,25 +87,25 @@ constexpr int kPieceRowBlocks = kShape.piece_row_blocks(), kPieceColumns = kShap
 // The second panel of keys starts with the second piece.
 constexpr int kKeyPanelColumns =
     kPanels == 2 && !kSharesKeys && !kAlternatesDq ? kPieceColumns : kPanelColumns;
-// Groups of columns of dq in a piece.
+// Returns the number of groups of eight columns of dq in a piece.
 constexpr __device__ int groups_of(int piece) { return kShape.groups_of(piece); }
-constexpr int kPieceBytes = kShape.piece_bytes(); // of the first
+constexpr int kPieceBytes = kShape.piece_bytes(); // of the first piece, the largest
 
-// What a program computes once for a query is computed by a warp that has nothing else to do.
+// Whether a warp that has nothing else to do computes what a program computes once for a query.
 constexpr bool kStagesRows = kShape.row_bytes > 0;
 
 constexpr int kDScoresBytes = kShape.d_scores_bytes(); // of a stage
-// Where tiles of keys are whole rows of their 2-D key index, MMAs sum dS over it, and what they
-// leave for its columns goes to memory by TMA: a row for each query.
+// Whether MMAs sum dS over the 2-D key index, where tiles of keys are whole rows of it. What they
+// leave for its columns goes to memory by TMA, with a row for each query.
 constexpr bool kSumsByMma = kSumsIndex2d && mod::KeyIndex2d::kStagesSums;
 constexpr int kSumsRowBytes = 4 * kKeyWidth;
 constexpr int kQuerySumsBytes = kShape.query_sums_bytes();
 static_assert(!kSharesKeys || mod::ReadGradients::kQuerySums == 0);
 constexpr int kDScoresThreads = 128 * kConsumers + (kReadsTile ? 32 * kSumWarps : 0);
 
-// What a program reads by a query and a row or column of the 2-D key index is staged beside the
-// queries: for each read by the row a float of each row that a tile of keys touches and each query,
-// for each read by the column the columns of each query, as they are in memory.
+// Reads by a query and a row or column of the 2-D key index are staged beside the queries: for each
+// read by the row, a float for each row that a tile of keys touches and each query; for each read
+// by the column, the columns of each query, as they are in memory.
 constexpr bool kStagesIndex2d = mod::KeyIndex2d::kRowReads + mod::KeyIndex2d::kColumnReads > 0;
 constexpr int kIndex2dRows = kShape.index_2d_rows();
 constexpr int kRowReadBytes = kShape.row_read_bytes();
@@ -117,19 +117,19 @@ constexpr int kOwnBarriers = kShape.own_barriers();
 constexpr int kFactBytes = kShape.fact_bytes(); // of a tile
 
 constexpr BackwardLayout kLayout = backward_layout(kShape);
-// Where the kernel is persistent, the next tile's keys come while this one's are there, if there is
-// room.
+// A persistent kernel loads the next tile's keys while this one's are in use, if there is room.
 constexpr int kKeySlots =
     mod::kPersistent && kLayout.spare_keys + kPanels * kKeyPanel <= mod::kSharedBytes ? 2 : 1;
 static_assert(kLayout.end <= mod::kSharedBytes);
-// TMA and matrices of eight rows find them by 16 bytes.
+// TMA and loads of 8 x 8 matrices need an alignment of 16 bytes.
 static_assert(kLayout.index_2d % 16 == 0 && kLayout.sums % 16 == 0);
 static_assert(!mod::kPersistent || kShape.can_be_persistent());
-// Some places of ragged keys have no tile, and blocks are none the longer for it.
+// Ragged keys need a persistent kernel, since some of their places have no tile.
 static_assert(mod::Layouts::kAreDense || (mod::kPersistent && mod::Layouts::kQueriesAreRagged &&
                                           mod::Layouts::kKeysAreRagged));
 
-// Barriers by pairs: of the stages of a ring, or of the warpgroups.
+// Barriers and addresses in shared memory. A pair of barriers is one for each stage of a ring, or
+// for each warpgroup.
 struct Shared {
     unsigned base;
 
@@ -143,18 +143,20 @@ struct Shared {
     __device__ Barrier piece_empty(int warpgroup) const { return barrier(12 + warpgroup); }
     __device__ Barrier biases_full(int stage) const { return barrier(14 + 2 * stage); }
     __device__ Barrier biases_empty(int stage) const { return barrier(15 + 2 * stage); }
-    // With one stage of dS: all MMAs that read it have ended.
+    // With one stage of dS: completes when all MMAs that read it have ended.
     __device__ Barrier d_scores_empty() const { return barrier(14 + 2 * mod::DenseBias::kStages); }
 
-    // Where gradients by query are summed over warps: all warps have written theirs of a step.
+    // Where gradients by query are summed over warps: completes when all warps have written their
+    // sums of a step.
     __device__ Barrier sums_full() const { return barrier(kOwnBarriers - 1); }
 
-    // Which tile of queries a stage holds, where a block mask chooses them.
+    // Address of the word that says which tile of queries a stage holds, where a block mask chooses
+    // it.
     __device__ unsigned mask_tile(int stage) const { return base + kLayout.mask_tiles + 4 * stage; }
 
-    // Persistent kernels: a slot of keys, or the values, may be overwritten; the last tile of
-    // queries of a tile of keys was requested; dv and dk are in shared memory; dv was stored from
-    // there.
+    // Barriers of persistent kernels complete when: a slot of keys, or the values, may be
+    // overwritten; the last tile of queries of a tile of keys was requested; dv, or dk, is in
+    // shared memory; dv was stored from there.
     __device__ Barrier keys_empty(int slot) const { return barrier(kOwnBarriers + 1 + slot); }
     __device__ Barrier values_empty() const { return barrier(kOwnBarriers + 3); }
     __device__ Barrier queries_end() const { return barrier(kOwnBarriers + 4); }
@@ -162,14 +164,15 @@ struct Shared {
     __device__ Barrier d_keys_full() const { return barrier(kOwnBarriers + 6); }
     __device__ Barrier d_values_read() const { return barrier(kOwnBarriers + 7); }
 
-    // Which tile of keys a slot holds, and where it is, from the first slot.
+    // Address of the tile that a slot of keys holds, as KeyTile, and the slot's offset from the
+    // first slot.
     __device__ unsigned key_tile(int slot) const {
         return base + kLayout.key_tiles + kShape.key_tile_bytes() * slot;
     }
     static __device__ int slot_offset(int slot) {
         return kKeySlots == 1 ? 0 : slot * (kLayout.spare_keys - kLayout.keys);
     }
-    static __device__ unsigned slot_words(int slot) { // of products
+    static __device__ unsigned slot_words(int slot) { // in units of operand words, 16 bytes
         return static_cast<unsigned>(slot_offset(slot)) >> 4;
     }
     // A warpgroup's dk and dv pass through shared memory: dk where its keys were, dv where its
@@ -213,7 +216,7 @@ struct Shared {
     }
 
   private:
-    // Barriers of a persistent kernel's tiles of keys.
+    // Initialises the barriers of a persistent kernel's tiles of keys.
     __device__ void initialise_for_next() const {
         keys(1).initialise(1);
         for (int i = 0; i < 2; ++i)
@@ -242,28 +245,29 @@ template <> struct DScoresStages<1> {
 };
 using DScoresRing = DScoresStages<mod::kDScoresStages>;
 
-// Panels of dv on its way to memory.
+// Bytes of a panel of dv in shared memory, on its way to global memory.
 constexpr int kDValuesPanel = mod::kPersistent ? kQueryPanel : kKeyPanel;
 
-// Numbered barriers; 0 is the block's.
-// Where warpgroups alternate, even and odd tiles have barriers of their own: a warpgroup that does
-// not multiply a tile's dS may already arrive for the next tile.
-constexpr int kLastMmaBarrier = 1, kPBarrier = 2, kDScoresBarrier = 3; // and the next
-constexpr int kEndsBarrier = 5; // of a warpgroup: the first, and the next
+// Indices of named barriers; 0 is __syncthreads(). Where warpgroups alternate, even and odd tiles
+// have barriers of their own: a warpgroup that does not multiply a tile's dS may already arrive for
+// the next tile.
+constexpr int kLastMmaBarrier = 1, kPBarrier = 2, kDScoresBarrier = 3; // and the next index
+constexpr int kEndsBarrier = 5; // one for each warpgroup: this and the next index
 
-// dS is in shared memory.
+// Waits until dS of a tile is in shared memory.
 __device__ inline void meet_at_d_scores() {
     if constexpr (kReadsTile)
         synchronize_roles(kDScoresBarrier, kDScoresThreads);
     else
         synchronize(kDScoresBarrier, kDScoresThreads);
 }
-// Likewise, where warpgroups alternate: only the one that multiplies this tile waits.
+// The same, where warpgroups alternate: only the one that multiplies this tile waits, the other
+// arrives.
 __device__ inline void meet_at_d_scores(int step, bool waits) {
     const auto meet = [&](int barrier) {
         waits ? synchronize_roles(barrier, kDScoresThreads) : arrive(barrier, kDScoresThreads);
     };
-    // Their numbers stay constants.
+    // Written so that the barriers' indices are constants.
     step % 2 == 0 ? meet(kDScoresBarrier) : meet(kDScoresBarrier + 1);
 }
 

@@ -7,25 +7,26 @@
 
 namespace sm90 {
 
-constexpr int kConsumers = 2;     // warpgroups that multiply
-constexpr int kPanelColumns = 64; // of 16 bits: 128 bytes, the width of the swizzle
+constexpr int kConsumers = 2;     // consumer warpgroups
+constexpr int kPanelColumns = 64; // columns of 16 bits: 128 bytes, the width of the swizzle
 constexpr int kRowBytes = 2 * kPanelColumns;
 constexpr int kRingStages = 2;                 // of queries and d_out
 constexpr int kRowBlock = 64;                  // queries of a row block of dq's accumulator
 constexpr int kGroupBytes = kRowBlock * 8 * 4; // eight columns of a row block
 constexpr int kPadding = 16; // bytes between rows of a dense bias, which keep lanes in other banks
-// A float for each query from each warp, in enough slots that a warp never overwrites what another
-// still reads: see gradients/query.cuh.
+// Slots of sums by query, which hold a float for each query from each warp: enough that a warp
+// never overwrites what another still reads, see gradients/query.cuh.
 constexpr int kQuerySumSlots = 4;
-// Two warps that have nothing else to do find sums in the tile of dS, or add it to a dense bias.
+// Producer warps that have nothing else to do: they sum over the tile of dS, or add it to a dense
+// bias's gradient.
 constexpr int kSumWarps = 2;
-// Panels begin at multiples of the swizzle's period; TMA finds what else it moves by 16 bytes.
+// Panels begin at multiples of the swizzle's period; what else TMA moves is aligned to 16 bytes.
 constexpr int kPanelAlignment = 1024;
 
-// Sums over diagonals of a grid: copies of them in a warp, and distances of each. A distance has a
-// sum for each way in which digits borrow at so many places.
+// Sums over diagonals of a grid: copies of them in a warp, and distances in each copy. A distance
+// has 2^places sums, one for each way in which digits borrow.
 constexpr int kGridCopies = 4, kGridDistances = 128;
-// Queries and keys that are summed at once: digits begin at multiples.
+// Queries, and keys, that are summed at once; digits begin at multiples of this.
 constexpr int kGridStep = 8;
 FLEXC_SHARED constexpr int grid_words(int places) { return kGridCopies * kGridDistances << places; }
 
@@ -35,7 +36,7 @@ FLEXC_SHARED constexpr int panels(int columns) {
 FLEXC_SHARED constexpr int round_up(int x, int step) { return (x + step - 1) / step * step; }
 FLEXC_SHARED constexpr int round_up_16(int x) { return round_up(x, 16); }
 
-// What the layout depends on. Zeros say that there is no such thing.
+// What the layout depends on. Zero stands for a feature that the program does not have.
 struct BackwardShape {
     int head_dim, head_dim_v;
     int query_tile;
@@ -43,14 +44,14 @@ struct BackwardShape {
     int bias_stages, bias_bytes; // of the dense bias that is copied: tiles, bytes of an element
     bool adds_bias_gradients, biases_are_narrow;
     bool sums_tile; // the producer's warps sum dS over distances, or over a 2-D key index
-    int row_bytes;  // of what the program computes for a query, where that is staged
+    int row_bytes;  // what the program computes for a query, if that is staged
     // Reads by row and column of a 2-D key index that are staged beside queries.
     int key_width, row_reads, column_reads, column_bytes;
     int column_sums; // floats of a query that products leave for columns of the 2-D key index
-    int table_words; // for sums of tables or grids, of each warp that finds them
+    int table_words; // for sums of tables or grids, for each warp that sums
     int query_sums;  // gradients by query that the block's warps put together
     bool has_block_mask, is_persistent;
-    bool is_ragged; // queries and keys are
+    bool is_ragged; // queries and keys are ragged
 
     // A warpgroup has 64 keys of its own. Where dk and dv are too wide for its registers, both have
     // the same 64 keys, and each has half of the columns of dk and dv, and computes the scores of
@@ -60,26 +61,27 @@ struct BackwardShape {
         return head_dim > kWidest || head_dim_v > kWidest;
     }
     FLEXC_SHARED constexpr int key_tile() const { return shares_keys() ? 64 : 64 * kConsumers; }
-    // The most that row_bytes may be: more leaves too little memory for the rest.
+    // Returns the most that row_bytes may be; more would leave too little memory for the rest.
     FLEXC_SHARED constexpr int most_row_bytes() const { return shares_keys() ? 8 : 16; }
 
-    // Their gradient is added from the tile of dS.
+    // Whether a dense bias's gradient is added from the tile of dS.
     FLEXC_SHARED constexpr bool adds_tiles() const {
         return adds_bias_gradients && biases_are_narrow;
     }
-    // Their gradient is added from memory of its own, 64 queries at a time.
+    // Whether a dense bias's gradient is added from shared memory of its own, 64 queries at a time.
     FLEXC_SHARED constexpr bool adds_parts() const {
         return adds_bias_gradients && !biases_are_narrow;
     }
-    // Warps of the producer read dS.
+    // Whether warps of the producer warpgroup read dS.
     FLEXC_SHARED constexpr bool reads_tile() const { return sums_tile || adds_tiles(); }
-    // Where only MMAs read dS, warpgroups alternate at dq: each multiplies all of every second
-    // tile's dq while the other computes scores, which keeps the tensor cores busy. Otherwise both
-    // multiply a part of every tile's.
+    // Whether warpgroups alternate at dq, which they do if only MMAs read dS: each computes all of
+    // every second tile's dq while the other computes scores, which keeps the tensor cores busy.
+    // Otherwise each computes a part of every tile's dq.
     FLEXC_SHARED constexpr bool alternates_dq() const {
         return !shares_keys() && !adds_bias_gradients && !reads_tile() && d_scores_stages == 2;
     }
-    // Warps that sum dS, or stage reads of a 2-D key index, work for one tile of keys only.
+    // Whether the kernel can be persistent: not with warps that sum dS or stage reads of a 2-D key
+    // index, since these work for one tile of keys only.
     FLEXC_SHARED constexpr bool can_be_persistent() const {
         return alternates_dq() && row_reads + column_reads == 0;
     }
@@ -108,19 +110,19 @@ struct BackwardShape {
         const int most = piece_columns() / 8, rest = groups() - most * piece;
         return rest < 0 ? 0 : rest < most ? rest : most;
     }
-    FLEXC_SHARED constexpr int piece_bytes() const { // of the first
+    FLEXC_SHARED constexpr int piece_bytes() const { // of the first piece, the largest
         return alternates_dq() ? row_blocks() * groups() * kGroupBytes
                                : piece_columns() / 8 * kGroupBytes;
     }
-    // Memory for a piece of each warpgroup, of which the first is a whole product; a piece that is
-    // all of a tile takes no more.
+    // Bytes for one piece of each warpgroup, the first of them rounded up to a whole product; a
+    // piece that is all of a tile takes no more.
     FLEXC_SHARED constexpr int pieces_bytes() const {
         constexpr int kColumnBytes = kRowBlock * 4;
         if (row_blocks() == 2) return kColumnBytes * (64 + head_dim);
         return kColumnBytes * (head_dim < 32 ? 32 : head_dim);
     }
 
-    // The distance of rows avoids bank conflicts between lanes that access eight rows at once.
+    // Rows are padded so that lanes which access eight rows at once find them in different banks.
     FLEXC_SHARED constexpr int bias_row_bytes() const { return key_tile() * bias_bytes + kPadding; }
     FLEXC_SHARED constexpr int bias_tile_bytes() const { return query_tile * bias_row_bytes(); }
     FLEXC_SHARED constexpr int gradient_row_bytes() const { return 64 * 4 + kPadding; }
@@ -128,8 +130,8 @@ struct BackwardShape {
     FLEXC_SHARED constexpr int part_bytes() const { // for each warpgroup's keys
         return adds_parts() ? part_rows() * gradient_row_bytes() : 0;
     }
-    // Memory of dq's pieces, or of parts of a dense bias's gradient: then, and where warpgroups
-    // share keys, dq is added to its accumulator from registers.
+    // Bytes for dq's pieces, or for parts of a dense bias's gradient. With the latter, and where
+    // warpgroups share keys, dq is added to its accumulator from registers.
     FLEXC_SHARED constexpr int gradient_bytes() const {
         if (shares_keys()) return 0;
         return adds_bias_gradients ? kConsumers * part_bytes() : pieces_bytes();
@@ -138,12 +140,13 @@ struct BackwardShape {
     FLEXC_SHARED constexpr int fact_bytes() const { return 4 * kRowFacts * query_tile; }
     FLEXC_SHARED constexpr int staged_row_bytes() const { return round_up(row_bytes, 8); }
 
-    // Of the 2-D key index, as many rows as a tile of keys touches.
+    // Rows of the 2-D key index that a tile of keys may touch.
     FLEXC_SHARED constexpr int index_2d_rows() const {
         return key_tile() / key_width + (key_tile() % key_width == 0 ? 0 : 2);
     }
     FLEXC_SHARED constexpr int row_read_bytes() const { return index_2d_rows() * query_tile * 4; }
-    // Eight queries apart, threads find their columns in different banks.
+    // Bytes from one query's columns to the next's: padded so that eight queries are in different
+    // banks.
     FLEXC_SHARED constexpr int column_pitch() const {
         return round_up_16(key_width * column_bytes) + 16;
     }
@@ -156,20 +159,21 @@ struct BackwardShape {
         return 4 * kConsumers * query_tile * 4;
     }
 
-    // Which tile of keys a slot of a persistent block has, and lengths of its request.
+    // Bytes in which a slot of a persistent kernel says which tile of keys it has, and the lengths
+    // of its request.
     static constexpr int kTileBytes = 16, kLengthBytes = 32;
     FLEXC_SHARED constexpr int key_tile_bytes() const {
         return kTileBytes + (is_ragged ? kLengthBytes : 0);
     }
 
-    // Those of persistent blocks come after the others.
+    // Number of barriers but for those of persistent kernels, which come after the others.
     FLEXC_SHARED constexpr int own_barriers() const {
         return 14 + 2 * bias_stages + (d_scores_stages == 1) + (query_sums > 0);
     }
     FLEXC_SHARED constexpr int barriers() const { return own_barriers() + (is_persistent ? 8 : 0); }
 };
 
-// Byte offsets.
+// Byte offsets in shared memory.
 struct BackwardLayout {
     int keys, values;
     int queries, d_out; // two stages of each
@@ -183,11 +187,10 @@ struct BackwardLayout {
     int index_2d;   // two stages
     int sums;       // of columns of the 2-D key index: a row for each query
     int query_sums;
-    int tables;    // copies of them that are summed, of each warp that does
-    int key_tiles; // where the kernel is persistent, one a slot
+    int tables;    // sums of tables, of each warp that sums
+    int key_tiles; // one for each slot of keys of a persistent kernel
     int end;
-    // Where the kernel is persistent, the next tile's keys come while this one's are there, if
-    // there is room from here on.
+    // In a persistent kernel, the second slot of keys, for the next tile, if there is room.
     int spare_keys;
 };
 

@@ -1,5 +1,5 @@
-// Lengths of the batch entry whose keys a block has: of dense tensors the launch's, of ragged ones
-// those of a record beside the tile of keys.
+// Lengths of the batch entry whose keys a block has: the launch's for dense tensors, those of a
+// record beside the tile of keys for ragged ones.
 #pragma once
 
 #include "common/select.h"
@@ -20,8 +20,9 @@ struct LengthsOfLaunch {
     }
 };
 
-// As RequestLength. In shared memory, where threads read it again wherever they use it, which saves
-// registers; from the request's own record that would take as long as several products.
+// Has RequestLength's interface. It is in shared memory, where threads read it again wherever they
+// use it, which saves registers; reading the request's own record would take as long as several
+// products.
 class LengthsOfRequest {
   public:
     static constexpr int kBytes = 32;
@@ -51,18 +52,18 @@ class LengthsOfRequest {
     __device__ int kv_idx(int key) const { return min(key, keys_ - 1); }
 
   private:
-    // Rows of tensors that TMA can walk have room in 31 bits.
+    // Row indices of tensors that TMA can walk fit in 31 bits.
     int first_query_row_, first_key_row_, queries_, keys_, key_rows_, q_start_, b_, unused_;
 };
 static_assert(sizeof(LengthsOfRequest) == LengthsOfRequest::kBytes);
 
 using KeyLengths = Select<mod::Layouts::kKeysAreRagged, LengthsOfRequest, LengthsOfLaunch>;
 static_assert(BackwardShape::kTileBytes + KeyLengths::kBytes == kShape.key_tile_bytes());
-// What threads that go through a tile's queries hold of them.
+// How threads that go through a tile's queries hold the lengths: in shared memory, or by value.
 using TileLength = Select<mod::Layouts::kKeysAreRagged, const LengthsOfRequest&, DenseLength>;
 
-// Where a head's queries begin among all that have row facts and sums of dq: heads, or of ragged
-// queries each request in a head, are lengthened to whole tiles.
+// Index of a head's first query in the arrays of row facts and sums of dq, where each head, or with
+// ragged queries each request of a head, is lengthened to whole tiles.
 class DenseRows {
   public:
     __device__ DenseRows(const AttentionArguments& attention, const DenseLength&)

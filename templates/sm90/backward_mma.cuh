@@ -1,4 +1,4 @@
-// Products that both backward kernels have, and scores on their way to later ones.
+// Products that both backward kernels have, and the store of P or dS as an operand of later ones.
 #pragma once
 
 #include "sm90/backward_registers.cuh"
@@ -7,7 +7,8 @@
 
 namespace sm90 {
 
-// Scores = A B', summed over kColumns columns of both. A's second panel starts at column kPanelOfA.
+// Issues scores = A B', summed over kColumns columns of both. A's second panel starts at column
+// kPanelOfA.
 template <int kA, int kB, int kColumns, int kPanelOfA = kPanelColumns, int kStep = 0>
 __device__ inline void issue_scores(Scores& scores, unsigned a, unsigned b) {
     using P = FixedWgmma<mod::Element, kScoreQueries>;
@@ -23,7 +24,7 @@ __device__ inline void issue_scores(Scores& scores, unsigned a, unsigned b) {
         issue_scores<kA, kB, kColumns, kPanelOfA, kStep + 1>(scores, a, b);
 }
 
-// sums += fragments B, over the tile's queries.
+// Issues sums += fragments B, over the tile's queries.
 template <int kB, int kStep = 0, int kCount>
 __device__ inline void issue_sums(float (&sums)[kCount], const Fragments& fragments, unsigned b) {
     FixedWgmma<mod::Element, 2 * kCount>::template add_registers<kB + kStep * 16 * kRowBytes>(
@@ -31,7 +32,7 @@ __device__ inline void issue_sums(float (&sums)[kCount], const Fragments& fragme
     if constexpr (16 * (kStep + 1) < mod::kQueryTile) issue_sums<kB, kStep + 1>(sums, fragments, b);
 }
 
-// A warp's keys with rows of queries, in a panel of 64 keys.
+// Stores a warp's fragments with a row for each query, in a panel of 64 keys.
 __device__ inline void store_by_queries(unsigned panel, const Fragments& fragments, int warp,
                                         int lane) {
     if constexpr (mod::kPersistent || kSaves.positions_again)

@@ -1,5 +1,5 @@
-// In which order the fused backward computes P, dS and its products, by what a program's
-// derivatives need and what registers hold.
+// Conditions that decide in which order the fused backward computes P, dS and its products: what a
+// program's derivatives need, and what registers hold.
 #pragma once
 
 #include "sm90/backward_layout.cuh"
@@ -22,18 +22,18 @@ constexpr bool kDifferentiatesFirst = kIsLong && !kAtOnce && !kAddsTiles && !kSu
 static_assert(!kIsLong || !kFolds);
 constexpr bool kKeepsFloats = !kIsLong || kDifferentiatesFirst;
 
-// Registers for dk, dv, all of a tile's dq and a warpgroup's dS beside the rest of a thread's.
+// Whether a thread has registers for dk, dv, all of a tile's dq and a warpgroup's dS at once.
 constexpr bool kHoldsQueryGradient = (round_up_16(mod::kHeadDim) + round_up_16(mod::kHeadDimV) +
                                       kRowBlocks * round_up_16(mod::kHeadDim)) /
                                              2 +
                                          mod::kQueryTile / 4 <=
                                      160;
-// dv is multiplied first, which frees the registers of P's fragments for a mod's derivative.
+// Whether dv is finished first, which frees the registers of P's fragments for a mod's derivative.
 constexpr bool kFinishesDvEarly =
     mod::kQueryTile == 128 && !kAtOnce &&
     (mod::ReadGradients::kComeFromElements || !mod::ScoreDerivative::kIsOne);
 
-constexpr bool kOverlapsSums = kHoldsQueryGradient && !kFinishesDvEarly; // of dk and all of dq
+constexpr bool kOverlapsSums = kHoldsQueryGradient && !kFinishesDvEarly; // dk's and dq's products
 // Whether what is added is dS, not what another derivative makes of it element by element.
 constexpr bool kAddsScores = kAddsParts && mod::DenseBias::kGradientIsDScore;
 static_assert((kParts == 1 || !kAddsBiasGradients || kAddsScores) && !(kAddsScores && kAtOnce));

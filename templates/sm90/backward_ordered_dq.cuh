@@ -1,4 +1,4 @@
-// dq's pieces, added in the order of the keys, for a backward whose sums are the same on every run.
+// Adds dq's pieces in the order of the keys, for a backward with the same sums on every run.
 //
 // Each tile of queries of a head has a counter, zero before the launch: of the blocks that have
 // added their part. A block adds when all that have earlier keys have. These have lower numbers,
@@ -17,7 +17,8 @@
 
 namespace sm90 {
 
-// One for each row block of queries, of which a tile has one or two; behind dq's accumulator.
+// Returns the counters, one for each row block of queries, of which a tile has one or two. They are
+// behind dq's accumulator.
 __device__ inline int* dq_semaphores(const KernelArguments& attention) {
     return reinterpret_cast<int*>(attention.dq_accumulator +
                                   PaddedRows::count(attention) * mod::kHeadDim);

@@ -1,4 +1,4 @@
-// dk and dv of a warp's 16 keys, on their way to memory.
+// Stores dk and dv of a warp's 16 keys.
 #pragma once
 
 #include "sm90/backward_ends.cuh"
@@ -9,12 +9,12 @@
 
 namespace sm90 {
 
-// Where a thread's eights of columns are in a row: its eights follow one another.
+// Maps a thread's groups of eight columns to groups of the row; here they are the same.
 struct EveryColumn {
     __device__ int place(int eight) const { return eight; }
 };
 
-// In 16 bits, to shared memory.
+// Writes a warp's 16 rows to shared memory, in 16 bits.
 template <int kPanelCount, int kPanelBytes, int kCount, typename Columns>
 __device__ inline void write_rows(unsigned memory, Columns columns, const float (&sums)[kCount],
                                   float factor) {
@@ -23,7 +23,8 @@ __device__ inline void write_rows(unsigned memory, Columns columns, const float 
     if constexpr (kSaves.lane_again || kSaves.places_again) lane = lane_again();
 #pragma unroll
     for (int i = 0; i < kCount; i += 8) {
-        // Each lane names a row of one of four 8 x 8 matrices, two of them side by side.
+        // Each lane provides the address of a row of one of four 8 x 8 matrices, two of them side
+        // by side.
         const int chunk = columns.place(i / 4) + lane / 16;
         const int panel = place_of_panel(chunk / 8, kPanelCount);
         const unsigned to =
@@ -36,7 +37,7 @@ __device__ inline void write_rows(unsigned memory, Columns columns, const float 
     publish_shared();
 }
 
-// One lane stores, through TMA, what the warp has written to shared memory.
+// Called by one lane: stores, through TMA, what the warp has written to shared memory.
 template <int kPanelCount, int kPanelBytes>
 __device__ inline void store_rows(const TensorMap& map, Corner corner, unsigned memory) {
 #pragma unroll
@@ -46,7 +47,7 @@ __device__ inline void store_rows(const TensorMap& map, Corner corner, unsigned 
     }
 }
 
-// In floats, of any strides, stored or added.
+// Stores a warp's 16 rows as floats, or adds them, to a tensor of any strides.
 template <int kCount, typename Columns>
 __device__ inline void store_floats(const TensorArgument& tensor, unsigned flags, Corner corner,
                                     int column_count, int length, Columns columns,
@@ -64,14 +65,15 @@ __device__ inline void store_floats(const TensorArgument& tensor, unsigned flags
     }
 }
 
-// One warp's dk and dv, from registers. Where the kernel is persistent, another thread stores them.
+// Writes one warp's dk and dv from registers. In a persistent kernel another thread stores them to
+// global memory.
 struct WarpOutput {
     const AttentionArguments& attention;
     const BackwardTensorMaps& maps;
     const Shared shared;
     const int warpgroup, warp, lane; // among the consumers, in the warpgroup, in the warp
 
-    // When products with values have ended in the warpgroup.
+    // Called when the warpgroup's products with values have ended.
     template <int kCount>
     __device__ void store_values(const KeyTile& keys, const float (&dv)[kCount]) const {
         const unsigned memory = shared.d_values(warpgroup) + own_rows();
@@ -79,7 +81,7 @@ struct WarpOutput {
                                              memory, dv, 1);
         if constexpr (mod::kPersistent) shared.d_values_full().arrive();
     }
-    // When those with keys have ended in both.
+    // Called when products with keys have ended in both warpgroups.
     template <int kCount>
     __device__ void store_keys(const KeyTile& keys, int slot, const float (&dk)[kCount]) const {
         const unsigned memory = shared.d_keys(warpgroup, slot) + own_rows();
@@ -93,7 +95,7 @@ struct WarpOutput {
     }
 
   private:
-    // Found again for each tile of keys, not held.
+    // Returns the offset of the warp's rows; computed again for each tile of keys, not held.
     __device__ unsigned own_rows() const {
         return (mod::kPersistent ? computed_again(16 * warp) : 16 * warp) * kRowBytes;
     }
@@ -120,7 +122,7 @@ struct WarpOutput {
 };
 
 // In persistent kernels the thread that adds dq's pieces stores dk and dv too: TMA performs the
-// earlier additions first anyway. which: of the block's tiles of keys.
+// earlier additions first anyway. which: index among the block's tiles of keys.
 __device__ inline void store_gradients(const AttentionArguments& attention,
                                        const BackwardTensorMaps& maps, Shared shared,
                                        const KeyTile& keys, unsigned which) {

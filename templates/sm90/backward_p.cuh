@@ -1,5 +1,5 @@
-// From products of keys and queries to P. A class for each form of score, with one interface, that
-// of PlainP.
+// Computes P from products of keys and queries. A class for each form of score, with one interface,
+// that of PlainP.
 #pragma once
 
 #include "common/math.cuh"
@@ -11,22 +11,22 @@
 
 namespace sm90 {
 
-// Where there is no score mod.
+// P of programs without a score mod.
 class PlainP : public TileElements {
   public:
     using TileElements::TileElements;
 
-    // Products become P.
+    // Turns products into P.
     __device__ void compute(Scores& scores, Fragments&, int&, const RowFacts& facts) const {
         exponentiate(scores, facts, attention_.scale * kLog2E);
     }
-    // Zeroes what is hidden of the P that compute() has packed.
+    // Sets hidden elements of the P that compute() has packed to zero.
     static __device__ void hide_packed(Fragments&, const VisibleBits&) {}
-    // The left operand of dv's product.
+    // Packs P as the left operand of dv's product.
     static __device__ void pack_p(Fragments& p, const Scores& scores) { to_fragments(p, scores); }
 
   protected:
-    // Modified scores become P. Where a tile's origins say that rows of it have scores too
+    // Turns modified scores into P. Where the tile's facts say that rows of it have scores too
     // large for one float, these become relative to their references first.
     __device__ void exponentiate(Scores& scores, const RowFacts& facts, float factor) const {
         float lse_log2[2];
@@ -52,7 +52,7 @@ class PlainP : public TileElements {
     }
 };
 
-// P of modified scores.
+// P of programs with a score mod.
 class ModifiedP : public PlainP {
   public:
     using PlainP::PlainP;
@@ -75,7 +75,7 @@ class ModifiedP : public PlainP {
     }
 };
 
-// Accumulator i of a key: the first of two waits for the second, then both are packed.
+// Packs accumulator i of a key: the first of two waits in `even` for the second.
 __device__ inline void gather(Fragments& to, float (&even)[2], float x, int key, int i) {
     if (i % 2 == 0)
         even[key] = x;
@@ -83,7 +83,7 @@ __device__ inline void gather(Fragments& to, float (&even)[2], float x, int key,
         to[i / 8][i / 2 % 4] = pack(mod::Element{}, even[key], x);
 }
 
-// P of a modified score.
+// Returns P of a modified score that is relative to its row's reference.
 __device__ inline float p_of(float relative_score, float lse_log2) {
     return exp2_fast(fmaf(relative_score, kLog2E, -lse_log2));
 }
@@ -104,7 +104,7 @@ class FoldedP : public TileElements {
     static __device__ void pack_p(Fragments&, const Scores&) {}
 
   protected:
-    // What the scores of two queries are relative to, which is zero in most tiles.
+    // References of two queries, to which their scores are relative; zero in most tiles.
     struct References {
         float of[2];
         __device__ void load(const RowFacts& facts, int first, int pair) {
@@ -117,7 +117,7 @@ class FoldedP : public TileElements {
         __device__ float relative(float score, int) const { return score; }
     };
 
-    // first(pair): the thread's first query.
+    // first(pair) returns the thread's first query.
     template <typename Reference, typename First>
     __device__ void fold(Scores& scores, Fragments& p, int& tile_query, const RowFacts& facts,
                          First first) const {
@@ -138,7 +138,7 @@ class FoldedP : public TileElements {
                     const mod::Joint joint = mod::joint(at, scores[i] * attention_.scale);
                     const float p_value =
                         p_of(references.relative(joint.score, side), lse_log2[side]);
-                    // A derivative without bounds must not meet a weight of zero.
+                    // A weight of zero gives zero, even if the derivative is infinite or NaN.
                     scores[i] = p_value == 0 ? 0 : p_value * joint.d_score;
                     gather(p, even, p_value, key, i);
                 });
@@ -146,7 +146,7 @@ class FoldedP : public TileElements {
     }
 };
 
-// The same, with code of their own for tiles that have references: usual ones keep no registers for
+// The same, with separate code for tiles that have references: usual ones keep no registers for
 // them.
 class FoldedPApart : public FoldedP {
   public:
@@ -164,8 +164,8 @@ class FoldedPApart : public FoldedP {
     }
 
   private:
-    // Zero, once the pair before this one has become P. What only few tiles do in a branch would
-    // else be begun for all pairs at once, which spills.
+    // Returns zero, computed from P of the pair before this one. Without it, the compiler would
+    // begin the branch that only few tiles take for all pairs at once, which spills.
     __device__ int zero_after(const Scores& scores, int pair) const {
         if (pair == 0) return 0;
         const int never_negative = attention_.q_len;

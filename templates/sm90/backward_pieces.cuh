@@ -1,4 +1,4 @@
-// A thread of the producer's warpgroup adds finished pieces of dq, which are in shared memory, to
+// A thread of the producer warpgroup adds finished pieces of dq, which are in shared memory, to
 // the accumulator in global memory.
 #pragma once
 
@@ -50,8 +50,8 @@ class TileSums {
                       ? seen
                       : take_row_block(attention.row_block_states + row_block)) {}
 
-    // Read long before it is needed. Only kRowBlockStored can be trusted: other states may be out
-    // of date. A negative row block stands for none.
+    // Reads a row block's state long before it is needed. Only kRowBlockStored can be trusted:
+    // other states may be out of date. A negative row block stands for none.
     static __device__ int peek(const KernelArguments& attention, int row_block) {
         if (row_block < 0 || attention.row_block_states == nullptr) return kRowBlockStored;
         return load_relaxed(attention.row_block_states + row_block);

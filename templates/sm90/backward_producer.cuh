@@ -1,5 +1,5 @@
-// The producer's warpgroup: one thread loads tiles of queries; a warp computes what is the same for
-// a query.
+// The producer warpgroup: one thread loads tiles of queries; a warp computes what the program
+// computes once for a query.
 #pragma once
 
 #include "common/dependence.cuh"
@@ -12,8 +12,8 @@
 
 namespace sm90 {
 
-// Keys and values once, unless another thread does; queries with their facts, and
-// d_out, for every tile. By one thread, or where reads are staged by its whole warp.
+// Called by one thread, or where reads are staged by its whole warp: loads queries with their facts
+// and d_out for every tile, and keys and values once, unless another thread does.
 __device__ inline void load_tiles(const AttentionArguments& attention,
                                   const mod::Arguments& arguments, const BackwardTensorMaps& maps,
                                   Shared shared, const KeyTile& keys, int& step) {
@@ -74,7 +74,8 @@ __device__ inline void load_queries(const AttentionArguments& attention,
     });
 }
 
-// By one warp, beside the queries: what the program computes for each, and tiles of biases.
+// Called by one warp: stages, beside the queries, what the program computes for each of them, and
+// tiles of biases.
 __device__ inline void stage_values(const AttentionArguments& attention,
                                     const mod::Arguments& arguments, Shared shared,
                                     const KeyTile& only) {

@@ -1,5 +1,5 @@
-// In which order a warpgroup multiplies dS of a tile of queries for dk and dq, and what it does
-// under these products. A step is the tile on its way: StepOfQueries in backward_sm90.cu.
+// Orders in which a warpgroup multiplies dS of a tile of queries for dk and dq, and what it does
+// while these products run. A step is StepOfQueries of backward_sm90.cu.
 #pragma once
 
 #include "common/select.h"
@@ -8,7 +8,7 @@
 
 namespace sm90 {
 
-// Everyone waits for dS of a tile, or where warpgroups alternate, the one that multiplies for dq.
+// Who waits for dS of a tile: both warpgroups, or where they alternate, the one that computes dq.
 struct EveryoneMeets {
     static __device__ void meet(unsigned, bool) { meet_at_d_scores(); }
 };
@@ -19,7 +19,7 @@ struct OneWaits {
 };
 using DScoresMeeting = Select<kAlternatesDq, OneWaits, EveryoneMeets>;
 
-// Both warpgroups multiply a piece of dq.
+// Order where each warpgroup computes a piece of dq.
 struct MultipliesPieceOfDq {
     template <typename Step> static __device__ void multiply(const Step& step) {
         meet_at_d_scores();
@@ -37,7 +37,7 @@ struct MultipliesPieceOfDq {
     }
 };
 
-// Where warpgroups alternate, the one that does not multiply for dq of this tile.
+// Order of the warpgroup that does not compute dq of this tile, where warpgroups alternate.
 struct LeavesDq {
     template <typename Step> static __device__ void multiply(const Step& step) {
         meet_at_d_scores(step.step, false);
@@ -50,8 +50,8 @@ struct LeavesDq {
     }
 };
 
-// The one that does multiplies all of dq: while dk's product runs, or where that takes too many
-// registers, after it.
+// Order of the warpgroup that computes all of dq, where warpgroups alternate: while dk's product
+// runs, or if that takes too many registers, after it.
 struct MultipliesDqBesideDk {
     template <typename Step> static __device__ void multiply(const Step& step) {
         step.issue_dk();
@@ -85,7 +85,7 @@ struct MultipliesDqBehindDk {
 
 using MultipliesAllOfDq = Select<kOverlapsSums, MultipliesDqBesideDk, MultipliesDqBehindDk>;
 
-// The warpgroup finds out which of them it is when the tile's scores are done.
+// The warpgroup finds out whether it computes dq when the tile's scores are done.
 struct MultipliesDqIfOwner {
     template <typename Step> static __device__ void multiply(const Step& step) {
         if (step.takes_query_gradient())
@@ -95,9 +95,9 @@ struct MultipliesDqIfOwner {
     }
 };
 
-// Which warpgroup multiplies for dq, where a copy of the step's code is for one of the two alone.
+// Which warpgroup computes dq, as far as a copy of the step's code knows.
 enum class DqOwner { self, other, unknown };
-// Where much is computed for each element, one copy is for both.
+// Where the code of an element is long, both warpgroups share one copy of it.
 constexpr bool kFindsDqOwnerLate = mod::ScoreDerivative::kIsWrittenOnce && kAlternatesDq;
 template <DqOwner kOwner>
 using ProductOrder =

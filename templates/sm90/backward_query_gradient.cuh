@@ -32,14 +32,14 @@ struct QueryPiece {
     const int warpgroup, warp, lane; // among the consumers, in the warpgroup, in the warp
     const unsigned keys = 0;         // words from the first slot of keys
 
-    // A piece of dq, summed over one warpgroup's keys.
+    // Issues the product of a piece of dq over one warpgroup's keys. which: that warpgroup.
     __device__ void multiply_keys_of(QueryGradient& dq, int stage, int which) const {
         const unsigned word = operand_word(shared.base, kQueryPanel);
         issue_query_gradient<64>(dq[0], word + d_scores_offset(stage) + which * (kQueryPanel >> 4),
                                  key_columns() + which * (64 * kRowBytes >> 4));
     }
 
-    // The same over all keys.
+    // Issues the product of a piece of dq over all keys.
     __device__ void multiply_keys(QueryGradient& dq, int stage) const {
         constexpr unsigned kRowBlockStep = kRowBlock * kRowBytes >> 4;
         const unsigned first = operand_word(shared.base, kQueryPanel) + d_scores_offset(stage) +
@@ -73,7 +73,7 @@ struct QueryPiece {
         shared.piece_full(piece).arrive();
     }
 
-    // Adds it to the accumulator from registers.
+    // Adds a piece of dq to the accumulator from registers. to: the first row block of the tile.
     __device__ void add(const QueryGradient& dq, float* to) const {
         constexpr int kOfWarpgroup =
             kRowBlocks == 2 ? kRowBlock * mod::kHeadDim : kPieceColumns / 8 * (kGroupBytes / 4);
@@ -84,9 +84,9 @@ struct QueryPiece {
     }
 
   private:
-    // Keys, in the columns of the warpgroup's piece of dq.
+    // Returns the operand word of the keys, at the columns of the warpgroup's piece of dq.
     __device__ unsigned key_columns() const {
-        // Panels side by side in one product are as far apart as its word says.
+        // The word also says how far apart panels are that lie side by side in one product.
         const unsigned word =
             operand_word(shared.base, kAlternatesDq && kPanels == 2 ? kKeyPanel : kQueryPanel) +
             keys;

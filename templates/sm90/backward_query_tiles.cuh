@@ -1,5 +1,5 @@
-// The tiles of queries of one head, for threads that count them and for those that find out which
-// they are.
+// The tiles of queries of one head. Consumer warpgroups count them; threads of the producer
+// warpgroup find out which they are.
 #pragma once
 
 #include "common/select.h"
@@ -9,15 +9,15 @@
 
 namespace sm90 {
 
-// The i-th that a block visits, and from one to the next. In deterministic mode the last comes
-// first: see backward_ordered_dq.cuh.
+// Step from one tile to the next, and the i-th tile that a block visits. In deterministic mode the
+// last comes first: see backward_ordered_dq.cuh.
 constexpr int kTileStep = mod::kDeterministic ? -1 : 1;
 __device__ inline int tile_in_order(TileRange tiles, int i) {
     return mod::kDeterministic ? tiles.end - 1 - (i - tiles.begin) : i;
 }
 
-// Which tile of queries a stage holds, for threads that count: the one they expect, or the one that
-// a block mask chose, as threads that find out by themselves announce it.
+// How consumers learn which tile of queries a stage holds: it is the one they expect, or the one
+// that a block mask chose, as the producer announces it.
 struct ExpectedTile {
     template <typename Walk> static __device__ void announce(const Shared&, int, const Walk&) {}
     template <typename Gradients>
@@ -39,7 +39,7 @@ struct ChosenTile {
 };
 using StageTile = Select<mod::Mask::kHasBlockMask, ChosenTile, ExpectedTile>;
 
-// Which tiles these are, for threads that find out by themselves.
+// Finds out which tiles these are, for threads of the producer warpgroup.
 class QueryTiles {
   public:
     __device__ QueryTiles(const AttentionArguments& attention, const HeadPlace& place,

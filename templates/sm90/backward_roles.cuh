@@ -1,4 +1,4 @@
-// What the warps beside those that multiply do, each for as long as the block is there.
+// What the warps of the producer warpgroup do, each for as long as the block is there.
 #pragma once
 
 #include "sm90/backward_dq_sink.cuh"
@@ -8,7 +8,7 @@
 
 namespace sm90 {
 
-// Inlined, or sums over a 2-D key index would spill more.
+// Called by the producer warpgroup. Inlined, or sums over a 2-D key index would spill more.
 __device__ __forceinline__ void serve_consumers(const KernelArguments& attention,
                                                 const mod::Arguments& arguments,
                                                 const BackwardTensorMaps& maps,

@@ -1,4 +1,4 @@
-// What a tile's queries have in shared memory: lse, references and delta.
+// Facts of a tile's queries in shared memory: lse, references and delta.
 #pragma once
 
 #include "common/row_lse.cuh"
@@ -6,10 +6,10 @@
 
 namespace sm90 {
 
-// From the first query that is the warpgroup's.
+// base: address of the facts of the warpgroup's first query in the tile.
 struct RowFacts {
     unsigned base;
-    // Of query first + 8 * pair and the next; the first is one of eight.
+    // Loads a fact of query first + 8 * pair and of the next one; first is below eight.
     __device__ void load(RowFact fact, int first, int pair, float (&of)[2]) const {
         const int row = 8 * pair;
         load_shared(base + 4 * (row / 64 * (64 * kRowFacts) + fact * 64 + row % 64 + first), of);

@@ -1,5 +1,5 @@
-// Values that the program computes for each of a tile's queries, by one warp beside those that
-// multiply: how, by what registers allow.
+// Values that the program computes for each of a tile's queries, by one warp of the producer
+// warpgroup: a class for each way that registers allow.
 #pragma once
 
 #include "common/select.h"
@@ -15,7 +15,7 @@ struct RowTile {
     const KeyTile& keys;
     const HeadPlace& place;
     const int first_row;
-    const int step; // tiles before
+    const int step; // tiles of queries before this one
 
     __device__ void stage_row(int i, const mod::Launch& launch) const {
         const int q = keys.length(attention).q_idx(first_row + i);
@@ -24,7 +24,7 @@ struct RowTile {
     }
 };
 
-// A lane's rows together.
+// Computes a lane's rows together.
 struct RowsTogether {
     static __device__ int stage(int step) { return step % 2; }
     static __device__ void compute(const RowTile& tile) {
@@ -33,7 +33,7 @@ struct RowsTogether {
             tile.stage_row(i, tile.place.launch);
     }
 };
-// Long rows one by one, to save registers.
+// Computes a lane's rows one by one, which saves registers where they are long.
 struct RowsOneByOne : RowsTogether {
     static __device__ void compute(const RowTile& tile) {
 #pragma unroll 1
@@ -43,8 +43,8 @@ struct RowsOneByOne : RowsTogether {
         }
     }
 };
-// Where registers are short: eight bytes of a row at a time, so that parts share no registers.
-// Short tiles are unrolled, which saves the loop counter.
+// Computes eight bytes of a row at a time where registers are short, so that parts share no
+// registers. Short tiles are unrolled, which saves the loop counter.
 struct RowsInParts {
     static __device__ int stage(int step) { return computed_again(step) % 2; }
     static __device__ void compute(const RowTile& tile) {
@@ -72,7 +72,7 @@ using RowsOfLane =
     Select<kSaves.beside, RowsInParts,
            Select<kMaskIsLong && (sizeof(mod::Row) > sizeof(int)), RowsOneByOne, RowsTogether>>;
 
-// Every lane arrives for the rows that it has written.
+// Fills a stage; every lane arrives for the rows that it has written.
 struct RowStages {
     static __device__ void fill(const Shared& shared, const RowTile& tile) {
         shared.queries_empty(tile.step % 2).wait(tile.step / 2 % 2 ^ 1);
@@ -80,7 +80,7 @@ struct RowStages {
         shared.queries_full(RowsOfLane::stage(tile.step)).arrive();
     }
 };
-// Rows are computed where an element needs them.
+// Stages nothing: rows are computed where an element needs them.
 struct NoRowStages {
     static __device__ void fill(const Shared&, const RowTile&) {}
 };

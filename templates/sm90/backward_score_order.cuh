@@ -1,5 +1,5 @@
-// When a warpgroup computes P and dS of a tile of queries: after which of its products, and while
-// which others run.
+// Orders in which a warpgroup computes P and dS of a tile of queries: after which of its products,
+// and while which others run.
 #pragma once
 
 #include "common/select.h"

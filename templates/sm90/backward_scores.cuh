@@ -1,5 +1,5 @@
-// From P and products of d_out and values to dS, and to the gradients of buffers that threads sum
-// beside it. A class for each way, with one interface, that of GradientsOfP.
+// Computes dS from P and products of d_out and values, and the gradients of buffers that threads
+// sum beside it. A class for each way, with one interface, that of GradientsOfP.
 #pragma once
 
 #include "common/select.h"
@@ -8,7 +8,7 @@
 
 namespace sm90 {
 
-// What dP is multiplied with: P as it was computed, or of 16 bits, as it was packed.
+// Factors of dP: P as it was computed, or in 16 bits, as it was packed.
 struct FactorsOfFloats {
     static __device__ float of(const Scores& factors, const Fragments&, int i, int) {
         return factors[i];
@@ -22,7 +22,7 @@ struct FactorsOfFragments {
 };
 using Factors = Select<kKeepsFloats, FactorsOfFloats, FactorsOfFragments>;
 
-// Where derivatives are one, or are in P, the gradients of modified scores are those of scores.
+// Where derivatives are one, or folded into P, gradients of modified scores are those of scores.
 class GradientsOfP : public ComputedP {
   public:
     using ComputedP::ComputedP;
@@ -31,7 +31,7 @@ class GradientsOfP : public ComputedP {
         return {length_, arguments_, place_, shared};
     }
 
-    // Products become P; what is hidden becomes zero.
+    // Turns products into P, and hidden elements into zero.
     __device__ void compute_p(Scores& scores, Fragments& p, int tile_query, const RowFacts& facts,
                               VisibleBits visible_bits) const {
         compute(scores, p, tile_query, facts);
@@ -42,8 +42,8 @@ class GradientsOfP : public ComputedP {
         }
     }
 
-    // dp, products of d_out and values, become gradients of modified scores, by what compute_p()
-    // left: `factors`, or fragments of them.
+    // Turns dp, products of d_out and values, into gradients of modified scores, by what
+    // compute_p() left: `factors`, or `fragments` of them.
     __device__ void differentiate(Scores& dp, const Scores& factors, const Fragments& fragments,
                                   const RowFacts& facts) const {
         visit_fact(facts, kDeltaFact, [&](int i, int side, float delta) {
@@ -51,13 +51,13 @@ class GradientsOfP : public ComputedP {
         });
     }
 
-    // Gradients of modified scores become those of scores, and are added to those of buffers.
+    // Turns gradients of modified scores into those of scores, and adds them to those of buffers.
     __device__ void finish(Scores&, int, GradientSums&, QuerySums&) const {}
-    // All three at once, from products to fragments.
+    // Does all three at once, from products to fragments.
     __device__ void compute_p_and_ds(const Scores&, const Scores&, Fragments&, Fragments&, int,
                                      const RowFacts&, GradientSums&, QuerySums&) const {}
 
-    // Sums over the queries of this head.
+    // Adds the sums over the queries of this head to memory.
     __device__ void flush(GradientSums& sums) const {
         visit_gradients(
             [&](auto gradient) { decltype(gradient)::Sum::flush(gradient.kValue, sums, *this); });
@@ -81,7 +81,7 @@ struct AnyDerivative {
 };
 using Derivative = Select<mod::ScoreDerivative::kIsOne, DerivativeOfOne, AnyDerivative>;
 
-// Derivatives and partials that do not depend on the score.
+// Gradients where derivatives and partials do not depend on the score.
 class GradientsOfPositions : public GradientsOfP {
   public:
     using GradientsOfP::GradientsOfP;
@@ -106,7 +106,7 @@ class GradientsOfPositions : public GradientsOfP {
     }
 };
 
-// Partials that depend on the score: all is done at once, after both products.
+// Gradients where partials depend on the score: all is done at once, after both products.
 class GradientsOfScores : public GradientsOfP {
   public:
     using GradientsOfP::GradientsOfP;

@@ -13,15 +13,15 @@ template <int kPanelCount> struct Share {
 
     int warpgroup;
 
-    // See EveryColumn.
+    // Maps a thread's groups of eight columns to groups of the row, as EveryColumn does.
     __device__ int place(int eight) const {
         constexpr int kEights = kPanelCount / 2 * 8; // in whole panels
         return eight < kEights ? 8 * (kPanelCount - kPanelCount / 2) * warpgroup + eight
                                : kEights + 4 * warpgroup + (eight - kEights);
     }
 
-    // sums (+)= A B over 64 of the summed index, in steps of 16 that are kStepOfA bytes apart in A;
-    // B is transposed. `a` and `b`: their words.
+    // Issues sums (+)= A B over 64 of the summed index, in steps of 16 that are kStepOfA bytes
+    // apart in A; B is transposed. a, b: their operand words.
     template <int kA, int kStepOfA, bool kTransposedA, int kB, bool kAdds>
     __device__ void issue(Sums& sums, unsigned a, unsigned b) const {
         issue_steps<kA, kStepOfA, kTransposedA, kB, kAdds, 0>(sums, a, operand(b));
@@ -31,9 +31,9 @@ template <int kPanelCount> struct Share {
     static constexpr unsigned kPanel = kKeyPanel >> 4, kHalfRow = kRowBytes / 2 >> 4;
     static_assert(kKeyPanel == kQueryPanel);
 
-    // The descriptor of the share, from that of the whole row. One product has one stride between
-    // panels, which cannot be negative: so the halved panel lies behind both whole ones in shared
-    // memory.
+    // Returns the operand word of the share, from that of the whole row. One product has one stride
+    // between panels, which cannot be negative: so the halved panel lies behind both whole ones in
+    // shared memory.
     __device__ unsigned operand(unsigned word) const {
         if constexpr (kPanelCount == 1) return word + warpgroup * kHalfRow;
         if constexpr (kPanelCount != 3) return word + warpgroup * (kPanelCount / 2 * kPanel);

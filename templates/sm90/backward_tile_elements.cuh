@@ -1,7 +1,7 @@
 // A thread's elements of a tile of scores, as the program sees them: their positions, what was
 // computed or staged for them before, and which are visible. Scores are transposed: a thread has
-// two keys, and a quarter of its warpgroup's queries. Whatever is said of a tile's queries is of
-// those of the warpgroup.
+// two keys, and a quarter of its warpgroup's queries. Here a tile's queries are those of the
+// warpgroup alone.
 #pragma once
 
 #include "common/place.cuh"
@@ -16,19 +16,20 @@
 
 namespace sm90 {
 
-// A thread's first key, in the tensor, and its first query, in a tile of queries. They are kept,
+// A thread's first key, in the tensor, and its first query, in a tile of queries, kept in
+// registers.
 struct KeptPositions {
     int first_key, first_query;
     __device__ void start_tile() {}
 };
-// or where registers are short, computed again for every tile,
+// The same where registers are short: both are computed again for every tile.
 struct PositionsAgain : KeptPositions {
     __device__ void start_tile() {
         first_query = computed_again(first_query);
         first_key = computed_again(first_key);
     }
 };
-// also where the thread is in its warp.
+// The same; the lane's index is read again, too.
 struct PositionsByLane : KeptPositions {
     __device__ void start_tile() {
         first_query = lane_again() % 4 * 2;
@@ -39,7 +40,7 @@ using ThreadPositions =
     Select<!kSaves.positions_again || mod::ReadGradients::kComeFromElements, KeptPositions,
            Select<kSaves.places_again, PositionsByLane, PositionsAgain>>;
 
-// What the program computes for each query of a tile: where an element needs it,
+// What the program computes for each query of a tile is computed where an element needs it.
 struct ComputedRows {
     __device__ void use_stage(int, int) {}
     __device__ const mod::Row* staged() const { return nullptr; }
@@ -47,13 +48,13 @@ struct ComputedRows {
         return compute();
     }
 };
-// or by another warp, which stages it.
+// What the program computes for each query of a tile is staged by a producer warp.
 class StagedRows {
   public:
     __device__ void use_stage(int stage, int first) { rows_ = Shared::rows(stage) + first; }
     __device__ const mod::Row* staged() const { return rows_; }
     template <typename Compute> __device__ mod::Row of(int first_query, int query, Compute) const {
-        // Else addresses of staged rows would be kept from tile to tile.
+        // Computed again, or addresses of staged rows would be kept in registers from tile to tile.
         const int own =
             kSaves.modifies_in_parts && !kIsLong ? computed_again(first_query) : first_query;
         return rows_[own + query];
@@ -64,7 +65,7 @@ class StagedRows {
 };
 using TileRows = Select<kStagesRows, StagedRows, ComputedRows>;
 
-// Of one warp's 16 keys, for one query head.
+// A thread's elements of one warp's 16 keys, for one query head.
 class TileElements {
   public:
     __device__ TileElements(const KernelArguments& attention, const mod::Arguments& arguments,
@@ -81,25 +82,25 @@ class TileElements {
         expanded_ = attention.distance_values + padded(attention.kv_len) + head * count;
     }
 
-    // Where the tile's rows are, from the first that is the warpgroup's, and what is read by rows
-    // and columns of keys as a 2-D key index.
+    // Sets the stage of the tile: where its rows are, from the warpgroup's first query on, and what
+    // is read by rows and columns of keys as a 2-D key index.
     __device__ void use_stage(const Shared& shared, int stage, int first) {
         positions_.start_tile();
         rows_.use_stage(stage, first);
         index_2d_reads_.use(shared.index_2d(stage));
     }
 
-    // Where the tile's biases are, and the warpgroup's part of their gradient.
+    // Sets the addresses of the tile's biases, and of the warpgroup's part of their gradient.
     __device__ void use_biases(unsigned biases, unsigned gradient, int warp_key) {
         biases_ = TileBiases(biases, gradient, warp_key);
     }
     __device__ const TileBiases& biases() const { return biases_; }
 
-    // Whether the block mask says that nothing of the tile is hidden.
+    // Sets whether the block mask says that nothing of the tile is hidden.
     __device__ void use_block_mask(bool shows_all) { mask_shows_tile_ = shows_all; }
 
-    // What of the tile is visible, found out while its MMAs are under way; where registers are
-    // short then, later.
+    // Finds which elements of the tile are visible while its MMAs run; where registers are short
+    // then, that is done later.
     __device__ VisibleBits look_early(int tile_query) const {
         VisibleBits visible_bits;
         visible_bits.hides = kSaves.looks_early && hides_any(tile_query);
@@ -108,7 +109,8 @@ class TileElements {
         return visible_bits;
     }
 
-    // The thread's keys, for any query: what reads by heads and keys name.
+    // Whether a key of the thread exists, and its element for any query: for reads by heads and
+    // keys.
     __device__ bool has_key(int key) const {
         return positions_.first_key + 8 * key < length_.keys();
     }
@@ -131,7 +133,7 @@ class TileElements {
         visible_bits.pack();
     }
 
-    // Every element with a fact of its query: visit(accumulator, side, fact).
+    // Calls visit(accumulator, side, fact) for every element, with a fact of its query.
     template <typename Visit>
     __device__ void visit_fact(const RowFacts& facts, RowFact which, Visit visit_element) const {
 #pragma unroll
@@ -146,30 +148,30 @@ class TileElements {
         }
     }
 
-    // Positions start anew with the products, so that nothing of them is computed before; where
-    // elements read memory, with every few queries, so that no more reads are under way at once;
-    // and with every part of the queries.
+    // Returns tile_query. It is computed again with the products, so that nothing that depends on
+    // it is computed before; where elements read memory, also with every few queries, so that no
+    // more reads are under way at once; and with every part of the queries.
     static __device__ int again_for(int pair, int tile_query) {
         return pair == 0 || starts_anew(pair) ? computed_again(tile_query) : tile_query;
     }
-    // Whether queries end before those of a pair. The branch keeps reads and parts apart, or
-    // registers spill.
+    // Returns whether queries end before those of a pair. The branch keeps reads and parts apart,
+    // or registers spill.
     __device__ bool ends_before(int pair, int tile_query) const {
         return starts_anew(pair) && tile_query + 8 * pair >= length_.queries();
     }
 
-    // What is read beside the elements of two queries.
+    // What is read for the elements of two queries.
     struct PairReads {
         Index2dReads::Values staged;
         BiasPair biases{};
     };
-    // kReadsBias: also the copied dense bias.
+    // Loads the reads of a pair of queries. kReadsBias: also the copied dense bias.
     template <bool kReadsBias = true> __device__ void load(PairReads& reads, int pair) const {
         index_2d_reads_.load(reads.staged, pair);
         if (kReadsBias) reads.biases = biases_.load(pair);
     }
 
-    // Both elements of the j-th query: visit(key, accumulator, element).
+    // Calls visit(key, accumulator, element) for both elements of the j-th query.
     template <typename Visit>
     __device__ void visit(int tile_query, int j, const PairReads& reads,
                           Visit visit_element) const {
@@ -199,14 +201,15 @@ class TileElements {
                (kSaves.modifies_in_parts && pair > 0 && pair % kPairsAtOnce == 0);
     }
 
-    // As the program sees it. Memory is read within the tensors only.
+    // Returns the index of a key as the program sees it. reads: memory is read by it, so that it
+    // has to be in the tensor.
     __device__ int key_index(int key, bool reads) const {
         const int position = positions_.first_key + 8 * key;
         return reads ? length_.kv_idx(position) : position + static_cast<int>(length_.kv_offset());
     }
-    // `first`: of the tile's queries, this thread's first in the tensor; j: which of those it is.
-    // staged: what reads give by rows and columns of a 2-D key index. bias: of the
-    // copied dense bias.
+    // first: this thread's first query of the tile, in the tensor; j: which of its queries this is.
+    // staged: what reads give by rows and columns of a 2-D key index. bias: that of the copied
+    // dense bias.
     __device__ mod::At element(const mod::Row& row, int key, int q, int first, int j,
                                const float* staged = nullptr, float bias = 0) const {
         const int kv = key_index(key, mod::ScoreDerivative::kReadsElements);
