@@ -8,12 +8,12 @@
 
 namespace sm90 {
 
-// Of a thread's part of a tile, in bytes.
+// Steps in bytes between a thread's elements of a tile.
 template <int kTable> struct AlignedSteps {
     using Read = mod::StagedTable<kTable>;
 
-    // A column before the j-th whose place in the first row is that of the j-th in the second; -1
-    // where there is none.
+    // Returns an earlier column whose place in the first row is that of the j-th column in the
+    // second row, or -1 if there is none.
     static constexpr __device__ int same(int j) {
         if (Read::kHasRowStep)
             for (int other = 0; other < j; ++other)
@@ -24,7 +24,7 @@ template <int kTable> struct AlignedSteps {
     }
 };
 
-// Which elements use what is read: all,
+// All elements use what is read from tables.
 struct AllUseTables {
     static __device__ bool add_row(const mod::At&) { return true; }
     static __device__ void reduce() {}
@@ -33,22 +33,23 @@ struct AllUseTables {
     static __device__ void look(bool) {}
     static __device__ bool use() { return true; }
 };
-// or those of which queries and keys say so.
+// Elements use what is read from tables only if conditions on their query and key hold.
 class SomeUseTables {
   public:
-    // Whether the row's elements may.
+    // Adds one of the thread's rows; returns whether its elements may use what is read.
     __device__ bool add_row(const mod::At& at) {
         const bool uses = mod::StagedTables::query_uses(at);
         rows_use_ = rows_use_ && uses;
         return uses;
     }
     __device__ void reduce() { rows_use_ = __all_sync(0xffffffffu, rows_use_); }
-    // Whether all elements of a tile with this first key use it, and none has to be asked.
+    // Returns whether it is known without a look at each key that all elements of the tile with
+    // this first key use what is read.
     __device__ bool are_known(const mod::At& at) const {
         return rows_use_ && at.kv >= mod::StagedTables::kKeysHoldFrom;
     }
     static __device__ bool key_uses(const mod::At& at) { return mod::StagedTables::key_uses(at); }
-    // keys_use: all of a tile.
+    // keys_use: whether all keys of the tile use what is read.
     __device__ void look(bool keys_use) { use_ = rows_use_ && keys_use; }
     __device__ bool use() const { return use_; }
 
@@ -57,13 +58,14 @@ class SomeUseTables {
 };
 using UsesOfTables = Select<mod::StagedTables::kHaveConditions, SomeUseTables, AllUseTables>;
 
-// kCount: tables, of programs that have aligned ones.
+// A thread's reads from aligned tables. kCount: number of tables.
 template <int kCount> class AlignedTables {
   public:
-    // memory: of the tables, in shared memory.
+    // memory: address of the tables in shared memory.
     explicit __device__ AlignedTables(unsigned memory) : memory_(memory) {}
 
-    // As TableReads does; any key is the first that there is.
+    // Prepares the thread's two rows, as TableReads::find() does. The elements that visit_rows
+    // passes have the tensor's first key.
     template <typename VisitRows> __device__ void find(VisitRows visit_rows) {
         const int lane = static_cast<int>(threadIdx.x) % 32;
         int row = 0;
@@ -84,8 +86,8 @@ template <int kCount> class AlignedTables {
         uses_.reduce();
         rows_are_inside_ = __all_sync(0xffffffffu, rows_are_inside_);
     }
-    // visit_keys as TableReads has it; visit_first(visit): visit(at) at some row and the tile's
-    // first key. are_whole: none of its keys is past the end.
+    // Checks a tile of keys. visit_keys: as in TableReads; visit_first(visit) calls visit(at) for
+    // some row and the tile's first key. are_whole: none of its keys is past the end.
     template <typename VisitKeys, typename VisitFirst>
     __device__ void look(VisitKeys visit_keys, VisitFirst visit_first, bool are_whole) {
         is_aligned_ = rows_are_inside_;
@@ -99,7 +101,7 @@ template <int kCount> class AlignedTables {
             }
         });
     }
-    // visit(source) of the tile: a SourceOf.
+    // Calls visit(source) with the tile's SourceOf.
     template <typename Visit> __device__ void with_source(Visit visit) const {
         if (!is_aligned_)
             visit(SourceOf<TableSource::checked>{});
@@ -129,9 +131,9 @@ template <int kCount> class AlignedTables {
                 loaded_[1][kTable] = read(1, 0);
         });
     }
-    // What that gave each table.
+    // Returns the entry that load() loaded from each table for row r.
     __device__ const float* loaded(int r) const { return loaded_[r]; }
-    // Where each table begins for a row.
+    // Returns the address at which each table begins for a row.
     __device__ const unsigned* of_row(int row) const { return addresses_[row]; }
 
   private:
@@ -153,7 +155,8 @@ template <int kCount> class AlignedTables {
             addresses_[row][kTable] = address;
         });
     }
-    // Of the first lane's first column, and others of the same profile.
+    // Finds, for each row, table and profile, the lane's address from which column steps are
+    // counted.
     __device__ void find_places(const mod::At& at) {
         const int lane = static_cast<int>(threadIdx.x) % 4;
         static_for<kCount>([&](auto table) {
@@ -169,8 +172,9 @@ template <int kCount> class AlignedTables {
             }
         });
     }
-    // Where keys end in the tile, or some use nothing of what is read: these are not asked for
-    // their indices, but what is read for them has to be memory of the block.
+    // Checks each key of a tile that has keys past the end, or keys that do not use what is read.
+    // Indices of the latter are not checked, but what is read for them has to be memory of the
+    // block.
     template <typename VisitKeys> __device__ void look_at_keys(VisitKeys visit_keys) {
         bool keys_use = true;
         visit_keys([&](const mod::At& at) {
@@ -204,8 +208,9 @@ template <int kCount> class AlignedTables {
 
     unsigned memory_, addresses_[2][kCount], first_[2][kCount][kMostProfiles];
     float loaded_[2][kCount], of_first_row_[kCount][kFragmentColumns];
-    // rows_are_inside_: what queries alone give, and all of the warp are queries that there are.
-    // Where a tile's first key, or the warp's first query, is at no multiple, no tile is aligned.
+    // rows_are_inside_: the indices that queries give are inside, and all of the warp's rows exist.
+    // It is false if a tile's first key, or the warp's first query, is at no multiple: then no tile
+    // is aligned.
     bool rows_are_inside_ = true, is_aligned_ = false;
     IndicesFrom<0> indices_;
     UsesOfTables uses_;

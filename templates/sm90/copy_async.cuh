@@ -5,20 +5,20 @@
 
 namespace sm90 {
 
-// 16 bytes.
+// Copies 16 bytes.
 __device__ inline void copy_async(unsigned to, const void* from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
-// 16 bytes, of which the first so many are read; the others become zeros.
+// Copies 16 bytes, of which the first `bytes` are read; the others become zeros.
 __device__ inline void copy_async(unsigned to, const void* from, int bytes) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
                  : "memory");
 }
-// 4 bytes.
+// Copies 4 bytes.
 __device__ inline void copy_word_async(unsigned to, const void* from) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
 }
-// So many bytes.
+// Copies kBytes bytes, 16 or 4.
 template <int kBytes> __device__ void copy_piece_async(unsigned to, const void* from);
 template <> __device__ inline void copy_piece_async<16>(unsigned to, const void* from) {
     copy_async(to, from);
@@ -26,9 +26,9 @@ template <> __device__ inline void copy_piece_async<16>(unsigned to, const void*
 template <> __device__ inline void copy_piece_async<4>(unsigned to, const void* from) {
     copy_word_async(to, from);
 }
-// Returns when all earlier copies of this thread have come.
+// Waits until all earlier copies of this thread have completed.
 __device__ inline void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
-// Arrives when all earlier copies of this thread have.
+// Arrives at the barrier when all earlier copies of this thread have completed.
 __device__ inline void arrive_after_copies(Barrier barrier) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier.address)
                  : "memory");

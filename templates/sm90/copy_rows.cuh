@@ -1,4 +1,4 @@
-// Rows from shared memory to a tensor without TMA, which would write whole boxes.
+// Copies rows from shared memory to a tensor without TMA, which would write whole boxes.
 #pragma once
 
 #include "common/arguments.h"

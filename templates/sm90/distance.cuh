@@ -1,5 +1,5 @@
-// Vectors with a number for each distance q - kv, or for each key, of a head. That at padded(KV) is
-// of distance 0.
+// Vectors with a number for each distance q - kv, or for each key, of a head. The entry at
+// padded(KV) belongs to distance 0.
 #pragma once
 
 #include "common/expanded.h"
@@ -8,7 +8,7 @@
 
 namespace sm90 {
 
-// Queries of a head, or keys, and what more of them tiles may have.
+// Returns the number of a head's queries, or keys, and of those behind them that tiles may have.
 __device__ inline int padded(int rows) {
     return static_cast<int>(expanded_length(rows, mod::TabulatedVectors::kTileOverhang));
 }
@@ -16,7 +16,7 @@ __device__ inline int distance_count(const AttentionArguments& attention) {
     return padded(attention.q_len) + padded(attention.kv_len);
 }
 
-// Heads that have vectors of their own, and which of them a head's is.
+// Return the number of heads that have vectors of their own, and which of them a head uses.
 __device__ inline int vector_heads(const AttentionArguments& attention) {
     return (mod::TabulatedVectors::kUseBatch ? attention.batch : 1) *
            (mod::TabulatedVectors::kUseHead ? attention.heads : 1);
@@ -33,7 +33,7 @@ struct Entry {
     bool exists;
     int row, key; // in the tensors
 
-    // `count` entries of each head, kExpandedStep of them in a block.
+    // count: entries of each head, of which a block has kExpandedStep.
     __device__ Entry(int block, int count)
         : head(block / (count / kExpandedStep)),
           index(block % (count / kExpandedStep) * kExpandedStep + static_cast<int>(threadIdx.x)) {}
@@ -64,7 +64,7 @@ struct Entry {
     }
 };
 
-// Where a head's vector begins.
+// Return the address of a head's vector. which: its index among the vectors.
 __device__ inline float* distance_vector(const KernelArguments& attention, int head, int which) {
     const long long vector = static_cast<long long>(which) * vector_heads(attention) + head;
     return attention.distance_values + vector * distance_count(attention);

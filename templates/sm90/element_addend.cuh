@@ -1,5 +1,5 @@
-// What the program computes for one element, with its tables from where they are; and what is added
-// to each score of its own.
+// What the program computes for one element, by functions that read its tables where they are; and
+// the addend that each score has of its own.
 #pragma once
 
 #include "common/select.h"
@@ -43,12 +43,12 @@ __device__ inline float element_addend(SourceOf<TableSource::memory>, const mod:
 }
 
 struct NoElementAddend {
-    // add(r, addend) for the rows of the j-th column; columns come in order.
+    // Calls add(r, addend) for the rows of the j-th column; columns come in order.
     template <typename Source, typename Add>
     __device__ void visit(Source, const LogitUnits&, ScoreElements& elements, const BiasFragment&,
                           int, int j, Add add) {
         elements.load_tabulated(j);
-        // Unlike 0, -0 is the same as nothing in a sum.
+        // Adding -0 leaves every float as it is; adding 0 would turn -0 into 0.
         add(0, -0.0f);
         add(1, -0.0f);
     }
@@ -66,8 +66,8 @@ struct ComputedElementAddend {
     }
 };
 
-// Guessed for several columns at once, so that none waits for another, and found again where there
-// is a doubt.
+// Addends are guessed for several columns at once, so that none waits for another, and computed
+// exactly if there is a doubt.
 class GuessedElementAddend {
   public:
     template <typename Source, typename Add>
@@ -93,7 +93,7 @@ class GuessedElementAddend {
             });
         }
         if (!doubt) return;
-        // One after the other: written out, they would be most of the kernel's text.
+        // In a loop: unrolled, they would be most of the kernel's text.
 #pragma unroll 1
         for (int which = 0; which < 2 * kAtOnce; ++which) {
             const float exact =

@@ -1,4 +1,4 @@
-// Two numbers that lie side by side in shared memory.
+// Two elements that lie side by side in shared memory, loaded at once.
 #pragma once
 
 #include "common/element.cuh"

@@ -1,5 +1,5 @@
-// What a kernel has computed before it: values that use q and kv by their difference alone, for
-// every distance. One thread does one distance of one head.
+// Computes, before the kernel that uses them, values that depend on q and kv only by their
+// difference, for every distance. One thread computes one distance of one head.
 #pragma once
 
 #include "sm90/distance.cuh"
@@ -16,7 +16,7 @@ __device__ inline void expand_distances(const KernelArguments& attention,
             const int vector = i * mod::TabulatedVectors::kDistanceCopies;
             distance_vector(attention, entry.head, vector)[entry.index] = value;
             if constexpr (mod::TabulatedVectors::kDistanceCopies == 2) {
-                // The same from the second entry on.
+                // The second copy begins with the second entry.
                 float* const to = distance_vector(attention, entry.head, vector + 1);
                 if (entry.index > 0) to[entry.index - 1] = value;
                 if (entry.index + 1 == distance_count(attention)) to[entry.index] = 0;

@@ -1,5 +1,5 @@
-// What a kernel has computed before it: values that use kv alone, for every key. One thread does
-// one key of one head.
+// Computes, before the kernel that uses them, values that depend on kv alone, for every key. One
+// thread computes one key of one head.
 #pragma once
 
 #include "sm90/distance.cuh"
@@ -8,7 +8,8 @@ namespace sm90 {
 
 __device__ inline void expand_keys(const KernelArguments& attention,
                                    const mod::Arguments& arguments, int block) {
-    // Places in tables have to be inside of these for keys past the end, too: the last key's.
+    // Keys past the end get the last key's values, since places in tables have to be inside of
+    // these for them, too.
     constexpr bool kRepeatsLast = mod::StagedTables::kCount != 0;
     Entry entry = Entry::of_key(attention, block);
     if (kRepeatsLast && !entry.exists) entry.key = attention.kv_len - 1;

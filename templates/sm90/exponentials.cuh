@@ -21,7 +21,8 @@ __device__ inline float exp2_polynomial(float x) {
     return series * __uint_as_float(__float_as_uint(rounded) << 23);
 }
 
-// Of eight columns, mod::ForwardSchedule::kPolynomials are polynomials, spread evenly.
+// Returns whether a column's power is a polynomial: mod::ForwardSchedule::kPolynomials of eight
+// columns are, spread evenly.
 __device__ constexpr bool is_polynomial(int column) {
     return (column + 1) * mod::ForwardSchedule::kPolynomials / 8 !=
            column * mod::ForwardSchedule::kPolynomials / 8;

@@ -1,6 +1,6 @@
-// Rows of requests with few queries, by a warpgroup: 64 rows, of which each warp has a tile of 16,
-// meet a tile of keys that all warps have loaded a part of. Products by wgmma take the keys of all
-// from shared memory; the rest is as in few_by_warps.cuh.
+// Computes rows of requests with few queries by a warpgroup: 64 rows, of which each warp has a tile
+// of 16, meet a tile of keys that all warps have loaded a part of. wgmma takes the keys of all
+// warps from shared memory; the rest is as in few_by_warps.cuh.
 #pragma once
 
 #include "sm80/few_by_warps.cuh"
@@ -40,7 +40,7 @@ __device__ inline void attend_by_warpgroup(const sm80::FewBlock& block) {
     const auto rows_left = [&](const Walk& at) {
         return at.is_done() ? 0 : length.keys() - at.tile() * mod::kKeyTile;
     };
-    // A warp whose tiles have ended says that its keys are behind the last.
+    // Announces the warp's tile; a warp whose tiles have ended announces keys behind the last.
     const auto tell = [&] {
         if (lane_index() == 0)
             loaded_tiles[warp] = walk.is_done()

@@ -14,10 +14,10 @@ constexpr int kFewTiles =
     3; // in turn of keys and of values: one is read while two are on their way
 
 struct FewSizes {
-    int warp_keys; // of a tile, that each warp loads
+    int warp_keys; // keys of a tile that each warp loads
     int head_dim, head_dim_v, element_bytes;
 
-    // Whether products are of whole panels, in as many columns as one of them may have.
+    // Returns whether products consist of whole panels and have no more columns than one may have.
     FLEXC_SHARED constexpr bool suits() const {
         constexpr int kMostColumns = 128;
         const auto is_whole = [](int columns) {
@@ -43,7 +43,7 @@ FLEXC_SHARED constexpr FewLayout few_layout(const FewSizes& sizes) {
                    kFewAlignment - kFewLeastAlignment;
     return layout;
 }
-// Where tiles begin in memory that begins there.
+// Returns where tiles begin in memory that begins at `address`.
 FLEXC_SHARED constexpr unsigned few_memory(unsigned address) {
     return (address + (kFewAlignment - 1)) / kFewAlignment * kFewAlignment;
 }

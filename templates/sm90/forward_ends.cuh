@@ -1,5 +1,6 @@
-// Tiles that reach past the end of their sequence. TMA brings zeros from behind a tensor; behind a
-// request of ragged tensors are the rows of another, or rows that nobody has written.
+// Handles tiles that reach past the end of their sequence. TMA loads zeros from behind a tensor,
+// but behind a request of ragged tensors are the rows of another request, or rows that nobody has
+// written.
 #pragma once
 
 #include "common/select.h"
@@ -16,10 +17,11 @@ struct DenseEnds {
     static __device__ void clear_values(const Consumer&, const SequenceLength&, int) {}
 };
 
-// Each warpgroup overwrites such rows with zeros. All write the same to values, which they share.
+// Each consumer warpgroup overwrites rows past the end with zeros. All write the same to values,
+// which they share.
 struct RaggedEnds {
-    // Queries: so that what a request gets does not depend on what follows it in memory.
-    // first_row: of the warpgroup; `queries`: in shared memory.
+    // Clears queries, so that a request's results do not depend on what follows it in memory.
+    // first_row: the warpgroup's first row; queries: address of its rows in shared memory.
     template <typename Consumer>
     static __device__ void clear_queries(const Consumer& consumer, const SequenceLength& length,
                                          int first_row, unsigned queries) {
@@ -27,11 +29,11 @@ struct RaggedEnds {
             clear_rows<kPanels, kQueryPanel>(consumer.thread, queries,
                                              max(length.queries() - first_row, 0), 64);
     }
-    // Values, before PV: P behind the end is 0, but 0 times NaN or infinity is NaN.
+    // Clears values before PV: P behind the end is 0, but 0 times NaN or infinity is NaN.
     template <typename Consumer>
     static __device__ void clear_values(const Consumer& consumer, const SequenceLength& length,
                                         int tile) {
-        if constexpr (kCopiesKeys) return; // these have zeros there
+        if constexpr (kCopiesKeys) return; // copied values have zeros there
         const int left = length.keys() - tile * mod::kKeyTile;
         if (left >= mod::kKeyTile) return;
         consumer.wait_for_value();
@@ -40,7 +42,7 @@ struct RaggedEnds {
     }
 
   private:
-    // Rows first ... end - 1 of each panel.
+    // Clears rows first ... end - 1 of each panel. Called by all threads of a warpgroup.
     template <int kCount, int kPanelBytes>
     static __device__ void clear_rows(const ConsumerThread& thread, unsigned panels, int first,
                                       int end) {

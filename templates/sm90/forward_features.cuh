@@ -1,6 +1,6 @@
-// What a program may need beside queries, keys and values. Each feature is a class with the same
-// members whether it is there or not: its barriers, what threads beside the producer do for it,
-// and what consumers do. The kernel calls them all, and those of an absent feature are empty.
+// Features that a program may need beside queries, keys and values. Each is a class with the same
+// members whether it is there or not: its barriers, what threads beside the producer do for it, and
+// what consumers do. The kernel calls them all, and those of an absent feature are empty.
 #pragma once
 
 #include "sm90/forward_dense_bias.cuh"

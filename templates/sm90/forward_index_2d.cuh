@@ -1,6 +1,6 @@
-// Rows of the 2-D key index: what a program adds for one of them is one number for each query and
-// row that a tile of keys has. Threads beside the producer find the numbers and stage them in
-// shared memory, as floats that consumers read or as operands that MMAs read.
+// Addends by rows of the 2-D key index: one number for each query and each row that a tile of keys
+// has. Threads beside the producer compute the numbers and stage them in shared memory, as floats
+// that consumers read or as operands that MMAs read.
 #pragma once
 
 #include "common/select.h"
@@ -27,9 +27,9 @@ struct Parts {
     }
 };
 
-// The operands whose product is what rows of the 2-D key index add to products: for each query the
-// parts of its number, h, and for all keys those of half of 1 / scale, u, in the order of their
-// columns h1 u1, h1 u2, h1 u3, h2 u1, h2 u2, h3 u1.
+// Store the operands whose product is what rows of the 2-D key index add to products: for each
+// query the parts of its number, h, and for all keys those of half of 1 / scale, u, in the order of
+// their columns h1 u1, h1 u2, h1 u3, h2 u1, h2 u2, h3 u1.
 __device__ inline void store_index_2d_row(unsigned to, float addend) {
     const Parts h(addend);
     store_shared(to, static_cast<int>(h.high | h.high >> 16),
@@ -38,7 +38,7 @@ __device__ inline void store_index_2d_row(unsigned to, float addend) {
 }
 __device__ inline void store_index_2d_unit(unsigned to, float scale) {
     Parts u(0.5f / scale);
-    // What is infinite must not meet 0.
+    // No part of the unit may be 0, since an infinite addend times 0 is NaN.
     constexpr unsigned kLeast = 0x00800000u;
     u.middle = max(u.middle, kLeast);
     u.low = max(u.low, kLeast);
@@ -48,7 +48,7 @@ __device__ inline void store_index_2d_unit(unsigned to, float scale) {
 }
 
 // One thread's queries of a tile, from `first` on every kIndex2dThreads-th: what depends on them
-// alone is found once for all tiles of keys.
+// alone is computed once for all tiles of keys.
 struct Index2dQueries {
     static constexpr int kCount = mod::kQueryTile / kIndex2dThreads;
     int q[kCount];
@@ -64,12 +64,12 @@ struct Index2dQueries {
                                  q[i]);
         }
     }
-    // What is added for the rows of the 2-D key index from a key on: by row, then by query, from
-    // `to` in shared memory, which is free after wait(), in the form of this feature.
+    // Stores what is added for the rows of the 2-D key index from first_key on, by row, then by
+    // query, in the form of this feature. to: place in shared memory, which is free after wait().
     template <typename Feature, typename Wait>
     __device__ void store(const AttentionArguments& attention, const mod::Arguments& arguments,
                           const HeadPlace& place, int first_key, unsigned to, Wait wait) const {
-        // As many rows are read before that.
+        // Number of rows that are read before wait().
         constexpr int kAhead = kIndex2dRows == 0 ? 1 : kIndex2dRows < 4 ? kIndex2dRows : 4;
 #pragma unroll 1
         for (int first = 0; first < kIndex2dRows; first += kAhead) {
@@ -96,7 +96,7 @@ struct Index2dQueries {
     }
 
   private:
-    // For the row of the 2-D key index that this key is in.
+    // Finds what is added for the row of the 2-D key index that this key is in.
     __device__ void find(const AttentionArguments& attention, const mod::Arguments& arguments,
                          const HeadPlace& place, int key, float (&addends)[kCount]) const {
         // Later rows of a tile may be past the end.
@@ -117,23 +117,25 @@ struct NoIndex2dRows {
     static __device__ void store_addend(unsigned, float) {}
     static __device__ void publish() {}
     static constexpr int kProducers = 0;         // threads
-    static constexpr int kProducersWithKeys = 0; // of them, those that arrive where keys do
+    static constexpr int kProducersWithKeys = 0; // those of them that arrive where keys do
     static __device__ void initialise(const Shared&) {}
     static __device__ void store_unit(const AttentionArguments&, const Shared&) {}
     static __device__ void produce(const AttentionArguments&, const mod::Arguments&,
                                    const Shared&) {}
 
     __device__ NoIndex2dRows(const Shared&, const ConsumerThread&) {}
-    // After logits.prepare().
+    // Called by consumers after logits.prepare().
     __device__ void load(Logits&, const Shared&, const ConsumerThread&) {}
-    // Operands of MMAs, with the keys of this stage.
+    // Return operands of MMAs: that of the rows, which come with the keys of this stage, and that
+    // of the unit.
     __device__ unsigned operand(int) const { return 0; }
     __device__ unsigned unit() const { return 0; }
 };
 
-constexpr int kFirstIndex2dThread = 128 - kIndex2dThreads; // of the producer's warpgroup
+constexpr int kFirstIndex2dThread = 128 - kIndex2dThreads; // in the producer warpgroup
 
-// The ring says when stages are full and empty: one of its own, or that of the keys.
+// Called by the threads that stage rows. ring: says when stages are full and empty, one of its own
+// or that of the keys.
 template <typename Feature, typename Ring>
 __device__ inline void stage_index_2d_rows(const AttentionArguments& attention,
                                            const mod::Arguments& arguments, const Shared& shared,
@@ -154,7 +156,7 @@ __device__ inline void stage_index_2d_rows(const AttentionArguments& attention,
     });
 }
 
-// As floats, that consumers add to logits.
+// Addends are staged as floats, which consumers add to logits.
 class LoadedIndex2dRows : public NoIndex2dRows {
   public:
     using NoIndex2dRows::NoIndex2dRows;
@@ -184,7 +186,8 @@ class LoadedIndex2dRows : public NoIndex2dRows {
     Position<Index2dRing> rows_;
 };
 
-// As operands: the MMAs of QK have eight more columns to sum over. Full and empty with the keys.
+// Addends are staged as operands: the MMAs of QK have eight more columns to sum over. Stages are
+// full and empty with the keys.
 class MultipliedIndex2dRows : public NoIndex2dRows {
   public:
     static constexpr int kProducers = kIndex2dThreads, kProducersWithKeys = kIndex2dThreads;
@@ -192,7 +195,7 @@ class MultipliedIndex2dRows : public NoIndex2dRows {
         store_index_2d_row(to, addend);
     }
     static __device__ void publish() { publish_shared(); } // to MMAs
-    // What all of them are multiplied with, for eight keys, by eight threads.
+    // Stores what all addends are multiplied with, for eight keys: eight threads store one each.
     static __device__ void store_unit(const AttentionArguments& attention, const Shared& shared) {
         if (threadIdx.x >= 8) return;
         store_index_2d_unit(shared.index_2d_unit + kIndex2dRowBytes * threadIdx.x, attention.scale);
@@ -216,8 +219,8 @@ class MultipliedIndex2dRows : public NoIndex2dRows {
     __device__ unsigned unit() const { return unit_; }
 
   private:
-    // The low word of an operand without a swizzle, kept: the compiler would compute it again for
-    // every product otherwise.
+    // Returns the low word of an operand without a swizzle, kept in a register: the compiler would
+    // compute it again for every product otherwise.
     static __device__ unsigned held(unsigned address) {
         return static_cast<unsigned>(uniform(static_cast<int>(Operand(address, 0).low)));
     }

@@ -38,7 +38,7 @@ class MultipliedKeyKinds : public KeyKindProducers {
         publish_shared();
         synchronize(1 + kConsumers + thread.warpgroup, 128);
     }
-    // Each warp its own rows, of which two lanes have one. per_product: of a score.
+    // Stores a warp's rows, each by two lanes. per_product: factor from scores to products.
     __device__ void store_rows(const mod::Arguments& arguments, const HeadPlace& place,
                                const SequenceLength& length, float per_product, int warp_row,
                                unsigned queries, const ConsumerThread& thread) {
@@ -60,7 +60,8 @@ class MultipliedKeyKinds : public KeyKindProducers {
             store_addends(queries + kLayout.kind_queries, thread.warp_row() + row, chunk, addends);
     }
 
-    // keys, queries: their stages.
+    // Adds the addends that two bf16 numbers cannot hold to the scores, element by element. keys,
+    // queries: addresses of their stages.
     __device__ void add_apart(Scores& scores, unsigned keys, unsigned queries,
                               const ConsumerThread& thread) const {
         if (!adds_apart_) return;
@@ -80,8 +81,8 @@ class MultipliedKeyKinds : public KeyKindProducers {
         __syncwarp();
     }
 
-    // A row of a tile of keys: both parts have the same ones, in one step of the MMAs where there
-    // are eight columns, and in two else. kind: -1 for none.
+    // Stores a row of a tile of keys: both parts of an addend have the same ones, in one step of
+    // the MMAs where there are eight columns, and in two else. kind: -1 for none.
     static __device__ void store_key(unsigned keys, int row, int kind) {
         constexpr unsigned kOne = 0x3f80; // of bf16
         const unsigned one = kind % 2 == 0 ? kOne : kOne << 16;
@@ -93,7 +94,7 @@ class MultipliedKeyKinds : public KeyKindProducers {
                 static_cast<int>(word == 0 ? one : 0), static_cast<int>(word == 1 ? one : 0),
                 static_cast<int>(word == 2 ? one : 0), static_cast<int>(word == 3 ? one : 0));
         }
-        // A key of no kind takes the zero that the columns of its operand are.
+        // A key of no kind reads its addend from the columns of the operand, which are zeros then.
         store_shared_word(place_of_addend(keys, row),
                           kind < 0 ? 0 : 16 * kFirstFloatChunk + 4 * kind);
     }
@@ -140,7 +141,7 @@ class MultipliedKeyKinds : public KeyKindProducers {
                      static_cast<int>(words[2]), static_cast<int>(words[3]));
     }
 
-    bool adds_apart_; // in the warp's rows
+    bool adds_apart_; // addends of the warp's rows are added apart
 };
 
 using KeyKinds = Select<mod::kSizes.kind_columns != 0, MultipliedKeyKinds,

@@ -1,8 +1,8 @@
-// Kinds of keys of which there are too many to multiply by. Each lane of the warps that multiply
-// has a copy of what its two rows add for each kind, in a bank of its own, so that no lane waits
-// for another. Consumers store the copies when queries arrive; threads beside the producer store
-// with each tile of keys which copies these take. Products are added to what is read, which needs
-// no score and comes under the exponentials of the keys before.
+// Addends by kinds of keys where there are too many kinds to multiply by. Each lane of the consumer
+// warps has a copy of what its two rows add for each kind, in a bank of its own, so that no lane
+// waits for another. Consumers store the copies when queries arrive; threads beside the producer
+// store with each tile of keys which copies these take. Products are added to what is read, which
+// needs no score and comes under the exponentials of the keys before.
 #pragma once
 
 #include "common/math.cuh"
@@ -28,7 +28,7 @@ class CopiedKeyKinds : public KeyKindProducers {
                                          places(shared, stage), word);
                     });
     }
-    // The copies of four neighbours among the keys of a lane.
+    // Stores which copies four neighbours among the keys of a lane take, in a byte each.
     static __device__ void store_places(const AttentionArguments& attention,
                                         const mod::Arguments& arguments, const HeadPlace& place,
                                         int first_key, unsigned places, int word) {
@@ -49,13 +49,13 @@ class CopiedKeyKinds : public KeyKindProducers {
         store_rows(arguments, place, length, 1 / scale, warp_row, shared.kind_copies, thread);
     }
     // Each lane finds every fourth kind of its rows, and stores it for the four lanes that have
-    // these rows. per_product: of a score.
+    // these rows. per_product: factor from scores to products.
     static __device__ void store_rows(const mod::Arguments& arguments, const HeadPlace& place,
                                       const SequenceLength& length, float per_product, int warp_row,
                                       unsigned copies, const ConsumerThread& thread) {
-        constexpr int kAtOnce = 4; // that are read together
+        constexpr int kAtOnce = 4; // kinds that are read together
         const unsigned of_warp = copies + thread.warp_row() / 16 * kKindCopies.warp_bytes;
-        // What the tile before reads is read.
+        // Waits until all lanes have read what the tile before needs.
         __syncwarp();
 #pragma unroll
         for (int r = 0; r < KindCopiesLayout::kRows; ++r) {
@@ -85,7 +85,7 @@ class CopiedKeyKinds : public KeyKindProducers {
                           const ConsumerThread& thread) const {
         load(scores, places(shared, key.stage), shared.kind_copies, thread);
     }
-    // After the last tile of keys comes nothing. What is read then does not matter, and a branch
+    // Also called after the last tile of keys: what is read then does not matter, and a branch
     // would move the reads out of the exponentials' shadow.
     __device__ void start_next(Scores& scores, const Shared& shared, const Position<Keys>& key,
                                const ConsumerThread& thread, bool has_more) const {
@@ -94,7 +94,7 @@ class CopiedKeyKinds : public KeyKindProducers {
              shared.kind_copies, thread);
         pin(scores);
     }
-    // All lanes have read which copies keys take.
+    // Adds nothing, but waits until all lanes have read which copies keys take.
     __device__ void add_apart(Scores&, unsigned, unsigned, const ConsumerThread&) const {
         __syncwarp();
     }
@@ -109,7 +109,8 @@ class CopiedKeyKinds : public KeyKindProducers {
             load_shared(of_lane + first, words[0], words[1], words[2], words[3]);
 #pragma unroll
             for (int j = first; j < min(first + 16, kFragmentColumns); ++j) {
-                // A byte of a word times the bytes of a copy.
+                // Address of the copy: a byte of the word times the bytes of a copy, from the first
+                // one on.
                 constexpr unsigned kCopyBytes = KindCopiesLayout::kCopyBytes;
                 const unsigned copy = __dp4a(static_cast<unsigned>(words[j % 16 / 4]),
                                              kCopyBytes << 8 * (j % 4), from);
@@ -129,7 +130,7 @@ class CopiedKeyKinds : public KeyKindProducers {
     static __device__ unsigned places_of_none(const Shared& shared) {
         return places(shared, Keys::kStages);
     }
-    // In an order in which the four lanes do not meet in a bank.
+    // Stores an addend for four lanes, in an order in which the four lanes do not meet in a bank.
     static __device__ void store_copies(unsigned to, int lane, float addend) {
 #pragma unroll
         for (int i = 0; i < 4; ++i)

@@ -13,23 +13,23 @@ struct ForwardSizes {
     int query_stages = 0, stages = 0; // of queries; of keys, values, and what comes with either
     int bias_bytes = 0;               // of an element of the dense bias; 0 where none is read
     int shifted_bytes = 0;            // of tiles of shifted reads
-    int shifted_end_bytes = 0;        // of the ends of their lines, where all are clamped;
-    int shifted_stages = 0;           // then tiles have so many stages
-    int key_values = 0;               // tabulated for each key,
-    int distance_values = 0;          // and for each distance q - kv
+    int shifted_end_bytes = 0;        // of the ends of their lines, where all reads are clamped
+    int shifted_stages = 0;           // number of the tiles' stages then
+    int key_values = 0;               // vectors tabulated for each key
+    int distance_values = 0;          // vectors tabulated for each distance q - kv
     int index_2d_rows = 0;            // of the 2-D key index in a tile, where they have addends
     bool multiplies_index_2d_rows = false; // those addends come with the products of QK
-    int table_words = 0, table_stages = 0; // of slices of tables, in one of so many copies
-    bool copies_keys = false;              // and values: threads do, not TMA
+    int table_words = 0, table_stages = 0; // words of all slices of tables; copies of them
+    bool copies_keys = false;              // threads copy keys and values, not TMA
     int kind_columns = 0; // for kinds of keys; 0 where no addend comes with products by kinds
     int kind_copies = 0;  // kinds of keys whose addends each lane has a copy of; 0 where none has
 
     FLEXC_SHARED constexpr bool adds_kinds() const { return kind_columns != 0 || kind_copies != 0; }
 };
 
-// A tile of the dense bias. Lanes that read the same columns of eight rows must not meet in a bank.
-// Where rows are whole lines of all banks, a tile is panels of that width whose chunks are swizzled
-// within each line, as TMA leaves them; else rows are a chunk or two apart.
+// A tile of the dense bias, in which lanes that read the same columns of eight rows do not meet in
+// a bank. Where rows are whole lines of all banks, a tile is panels of that width whose chunks are
+// swizzled within each line, as TMA leaves them; else rows are a chunk or two apart.
 struct BiasTileLayout {
     bool is_swizzled;
     int row_bytes, panels, panel_bytes;
@@ -93,7 +93,7 @@ FLEXC_SHARED constexpr KindCopiesLayout kind_copies_layout(int key_tile, int kin
             KindCopiesLayout::kRows * row_bytes};
 }
 
-// A line of a shifted read that is beyond a clamp is one float.
+// Bytes for the ends of a shifted read's lines: a line that is beyond a clamp is one float.
 FLEXC_SHARED constexpr int shifted_end_bytes(int lines) { return 4 * lines; }
 
 // A ring of stages, each with a barrier that says when it is full and one for when it is empty.
@@ -114,30 +114,30 @@ struct ForwardLayout {
     static constexpr int kIndex2dReach = 1024;
 
     RingLayout queries, keys, values, biases, shifted_ends, tabulated, index_2d_rows, tables;
-    RingLayout key_tasks;  // of those that copy keys
+    RingLayout key_tasks;  // of tasks for the threads that copy keys
     int tasks = 0;         // one for each stage of queries
     int spare = 0;         // a word that is never read
     int key_blocks = 0;    // which tile a block mask chose, a word for each stage of keys
     int lengths = 0;       // of requests, one for each stage of queries
     int header_bytes = 0;  // all of these and the barriers
     int index_2d_unit = 0; // what rows of the 2-D key index are multiplied with, for eight keys
-    // Within a stage of queries, and of keys, where the columns for kinds of keys are.
+    // Offsets of the columns for kinds of keys in a stage of queries, and in one of keys.
     int kind_queries = 0, kind_keys = 0;
-    // Which copies keys take, for each stage of keys and once for a tile that nobody needs; and the
-    // copies of each warp.
+    // Offsets of the bytes that say which copies keys take, for each stage of keys and once for a
+    // tile that nobody needs; and of the copies of each warp.
     int kind_places = 0, kind_copies = 0;
     int bytes = 0; // of everything
 
     static FLEXC_SHARED constexpr int panels(int columns) {
         return (2 * columns + kRowBytes - 1) / kRowBytes;
     }
-    // Of kinds of keys: a row of a query's panel has two parts of each addend and the addend
-    // itself.
+    // Most kinds of keys that fit: a row of a query's panel has two parts of each addend and the
+    // addend itself.
     static constexpr int kMostKinds = kRowBytes / (2 + 2 + 4);
     static FLEXC_SHARED constexpr int kind_panel(int kind_columns, int rows) {
         return kind_columns == 0 ? 0 : rows * kRowBytes;
     }
-    // Of a query and a row of the 2-D key index: an operand, or a float.
+    // Bytes of the addend of a query and a row of the 2-D key index: an operand, or a float.
     static FLEXC_SHARED constexpr int addend_bytes(bool are_operands) {
         return are_operands ? 16 : 4;
     }
@@ -193,7 +193,7 @@ FLEXC_SHARED constexpr ForwardLayout forward_layout(const ForwardSizes& sizes) {
     layout.index_2d_rows =
         next.ring(sizes.stages, sizes.index_2d_rows * sizes.query_tile * addend_bytes);
     layout.tables = next.ring(sizes.table_stages, 4 * sizes.table_words);
-    constexpr int kKeyTasks = 2; // that are handed on early
+    constexpr int kKeyTasks = 2; // tasks that are handed on early
     layout.key_tasks = next.ring(sizes.copies_keys ? kKeyTasks : 0, ForwardLayout::kTaskBytes);
     layout.spare = next.barriers;
     layout.key_blocks = layout.spare + 4;

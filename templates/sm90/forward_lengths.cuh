@@ -15,7 +15,8 @@ struct LengthsOfLaunch {
     }
 };
 
-// Beside the task, because memory would take as long as several products. Of keys only how many.
+// Lengths are stored beside the task, because reading them from global memory would take as long as
+// several products. Of keys, only their number is.
 struct LengthsOfRequest {
     static_assert(ForwardLayout::kLengthBytes >= 20);
 

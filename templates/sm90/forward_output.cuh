@@ -1,4 +1,4 @@
-// The output of a warp: rows of P that sum to 1, on their way to memory.
+// Divides the output of a warp by its rows' sums of P, and stores it.
 #pragma once
 
 #include "sm90/copy_rows.cuh"
@@ -13,7 +13,7 @@ constexpr int kOutputs = round_up_16(mod::kHeadDimV) / 2; // accumulators of a t
 using Output = float[kOutputs];
 using P = unsigned[mod::kKeyTile / 16][4]; // left operands, 16 keys each
 
-// Takes pairs of accumulators as Softmax::compute_p gives them.
+// Returns a function that packs pairs of accumulators as Softmax::compute_p passes them.
 __device__ inline auto packed_into(P& p) {
     return [&p](int i, float left, float right) {
         p[i / 4][i % 4] = pack(mod::Element{}, left, right);
@@ -26,7 +26,7 @@ __device__ inline void multiply_rows(Output& output, const float (&factor)[2]) {
         output[i] *= factor[fragment_row(i)];
 }
 
-// Of the thread's row r, where the program returns it.
+// Stores the largest score of the thread's row r, if the program returns it.
 template <typename SoftmaxOfRows>
 __device__ void store_max_score(const AttentionArguments& attention, const HeadPlace& place,
                                 const SequenceLength& length, int row, bool nothing_visible,
@@ -41,7 +41,7 @@ __device__ void store_max_score(const AttentionArguments& attention, const HeadP
 }
 
 // Divides by the sums, and stores the log-sum-exp and the largest scores. `row` is the first of the
-// thread's two. Rows that a request does not use say what the program says of nothing.
+// thread's two. Rows that a request does not use get the results of rows that see nothing.
 __device__ inline void normalise(const AttentionArguments& attention,
                                  const mod::Arguments& arguments, const HeadPlace& place,
                                  const SequenceLength& length, int row, const Logits& logits,
@@ -75,12 +75,12 @@ __device__ inline void normalise(const AttentionArguments& attention,
             output[i] = is_unused[fragment_row(i)] ? 0 : output[i];
 }
 
-// To shared memory of the warp's own: 16 rows of each panel.
+// Writes the output to the warp's own shared memory: 16 rows of each panel.
 __device__ inline void stage(const Output& output, unsigned memory) {
-    // Known here only, so that no address is kept in registers from tile to tile.
+    // Computed here, so that no address is kept in registers from tile to tile.
     const int lane = computed_again(static_cast<int>(threadIdx.x) % 32);
-    // Each lane names a row of one of four 8 x 8 matrices, two of them side by side. Chunks of 16
-    // bytes are swizzled within the 128 bytes of a row.
+    // Each lane provides the address of a row of one of four 8 x 8 matrices, two of them side by
+    // side. Chunks of 16 bytes are swizzled within the 128 bytes of a row.
     const unsigned first = memory + (lane & 15) * kRowBytes + ((lane >> 4) ^ (lane & 7)) * 16;
 #pragma unroll
     for (int i = 0; i < kOutputs; i += 8) {
@@ -94,7 +94,7 @@ __device__ inline void stage(const Output& output, unsigned memory) {
     publish_shared();
     __syncwarp();
 }
-// From there to memory.
+// Stores the staged output to global memory.
 __device__ inline void store_staged(const TensorMap& map, Corner corner, unsigned memory) {
     if (computed_again(static_cast<int>(threadIdx.x) % 32) == 0) {
 #pragma unroll
@@ -106,7 +106,7 @@ __device__ inline void store_staged(const TensorMap& map, Corner corner, unsigne
     }
 }
 
-// A partial result: floats, whose columns lie side by side.
+// Stores a partial result: floats, whose columns lie side by side.
 __device__ inline void store_floats(const AttentionArguments& attention, const HeadPlace& place,
                                     const SequenceLength& length, int row, const Output& output) {
     const TensorArgument& o = attention.o;

@@ -1,5 +1,5 @@
-// The thread that loads: queries, keys and values of one tile after another, or queries alone where
-// other threads copy keys and values.
+// The producer thread: loads queries, keys and values of one tile after another, or queries alone
+// where other threads copy keys and values.
 #pragma once
 
 #include "common/place.cuh"
@@ -11,7 +11,7 @@
 
 namespace sm90 {
 
-// announce(stage) says what comes, when the stage is free.
+// Loads a stage. announce(stage) says what comes; it is called when the stage is free.
 template <typename S, typename Announce>
 __device__ inline void load_stage(const S& stages, Position<S>& position, const TensorMap& map,
                                   Corner from, int panel_bytes, int panel_count,

@@ -1,6 +1,6 @@
-// Keys that all other warpgroups of a tile need and one does not. It lets them pass: it waits for
-// them, releases them, and signals the next warpgroup. That is possible where nothing else is
-// staged with keys and values that it would have to release too.
+// Skips keys that a consumer warpgroup does not need, but others of the tile do. It lets them pass:
+// it waits for them, releases them, and signals the next warpgroup. That is possible where nothing
+// else is staged with keys and values that it would have to release too.
 #pragma once
 
 #include "common/select.h"
@@ -10,11 +10,12 @@ namespace sm90 {
 
 // Every warpgroup multiplies all keys of the tile.
 struct NoSkips {
-    // Whether a warpgroup has no rows in this tile; then all of its keys have passed.
+    // Returns whether a warpgroup has no rows in this tile; then all of its keys have passed.
     template <typename Consumer> static __device__ bool skips_tile(Consumer&, const Task&, int) {
         return false;
     }
-    // The tile of keys to start with; later ones have passed. Of a task with any keys.
+    // Returns the tile of keys to start with; later ones have passed. Called for tasks that have
+    // keys.
     template <typename Consumer>
     static __device__ int last_block(Consumer&, const Task& task, const HeadPlace&) {
         return task.end - 1;
@@ -41,7 +42,7 @@ struct SkipsShortTiles : NoSkips {
     }
 
   protected:
-    // That a row of the warpgroup sees.
+    // Returns the last key that a row of the warpgroup sees.
     template <typename Consumer>
     static __device__ int last_key_of(const Consumer& consumer, const Task& task,
                                       const HeadPlace& place) {
@@ -55,7 +56,7 @@ struct SkipsShortTiles : NoSkips {
 #pragma unroll 1
         for (int next = task.begin; next < task.end; ++next) {
             pass_keys(consumer);
-            // Where MMAs run under no softmax, warpgroups need not wait for each other.
+            // Warpgroups need not wait for each other where MMAs do not overlap with softmax.
             if (!mod::ForwardSchedule::kOverlaps || next > task.begin) consumer.ping_pong.skip();
         }
     }
@@ -77,7 +78,7 @@ struct SkipsHiddenKeys : SkipsShortTiles {
     }
 };
 
-// The same where consumers are told which keys a stage has.
+// Skips the same tiles where consumers are told which keys a stage has.
 struct SkipsHiddenTiles : SkipsShortTiles {
     template <typename Consumer>
     static __device__ int last_block(Consumer& consumer, const Task& task, const HeadPlace& place) {

@@ -9,7 +9,7 @@
 
 namespace sm90 {
 
-// A slice of a table: its entries in the order of the dims, the last one's together.
+// A slice of a table: its entries in the order of the dims, those of the last one side by side.
 template <int kTable> class TableSlice {
     using Read = mod::StagedTable<kTable>;
     using Element = typename Read::Element;
@@ -34,7 +34,8 @@ template <int kTable> class TableSlice {
         }
     }
 
-    // By one of `threads`, to its words of `to`, when wait_for_copies() has returned.
+    // Called by each of `threads` threads: copies its words of the slice to `to`. They are there
+    // when wait_for_copies() has returned.
     __device__ void copy(unsigned to, int thread, int threads) const {
         if (is_whole_ && is_even_) {
             const Element* from = corner_ + thread * step_;
@@ -52,7 +53,7 @@ template <int kTable> class TableSlice {
     }
 
   private:
-    // Null outside of the buffer.
+    // Returns the address of an entry of the slice; null outside of the buffer.
     __device__ const Element* address(int place) const {
         const Element* at = corner_;
         bool inside = true;
@@ -82,7 +83,7 @@ template <int kTable> class TableSlice {
     bool is_whole_ = true, is_even_ = true; // inside of the buffer; step_ apart
 };
 
-// By the threads that copied the words.
+// Multiplies words of a slice by a factor. Called by the threads that copied them.
 __device__ inline void multiply_words(unsigned words, int count, float factor, int thread) {
 #pragma unroll 1
     for (int place = thread; place < count; place += kTableThreads) {
@@ -91,8 +92,8 @@ __device__ inline void multiply_words(unsigned words, int count, float factor, i
     }
 }
 
-// Of all tables, those that are not the slices of this other head. unit: what entries are
-// multiplied by, where slices are in the units of products.
+// Copies the slices of all tables, but for those that are the same for the head (b, h) that the
+// stage has. unit: what entries are multiplied by, where slices are in the units of products.
 __device__ inline void copy_tables(const mod::At& at, bool is_first, int b, int h, unsigned to,
                                    float unit, int thread) {
     const auto visit_others = [&](auto visit) {
@@ -118,7 +119,8 @@ struct NoStagedTables {
     static __device__ void initialise(const Shared&) {}
     static __device__ void produce(const AttentionArguments&, const mod::Arguments&,
                                    const Shared&) {}
-    // By consumers, at a tile of queries, and after its last logits, or instead of both.
+    // Called by consumers: wait() at a tile of queries, release() after its last logits. A
+    // warpgroup that skips the tile calls release() alone.
     __device__ unsigned wait(const Shared&) const { return 0; }
     __device__ void release(const Shared&) {}
 };

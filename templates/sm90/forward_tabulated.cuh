@@ -13,8 +13,8 @@ namespace sm90 {
 
 constexpr TabulatedLayout kTabulatedSlices = tabulated_layout(mod::kQueryTile, mod::kKeyTile);
 
-// One thread's: numbers for its columns of a tile, and for the distances of these from its two
-// rows.
+// One thread's tabulated values: numbers for its columns of a tile, and for the distances of these
+// from its two rows.
 class TabulatedTile {
     static constexpr int kPairs = mod::kKeyTile / 8; // of columns
 
@@ -23,7 +23,7 @@ class TabulatedTile {
     static constexpr int kDistances =
         mod::TabulatedVectors::kByDistance ? mod::TabulatedVectors::kByDistance : 1;
 
-    // Where they are in shared memory, for the thread's first row and column in the tile.
+    // Finds where they are in shared memory. row, column: the thread's first in the tile.
     __device__ void find(unsigned slices, int row, int column) {
         keys_from_ = slices + 4 * column;
         // A slice starts with the distance of the tile's first row from the key after its last. The
@@ -33,8 +33,8 @@ class TabulatedTile {
         distances_from_ =
             slices + mod::TabulatedVectors::kByKey * kTabulatedSlices.key_bytes + 4 * start;
     }
-    // What eight keys need. From the first on: the first row is as far from these as the second is
-    // from the next.
+    // Loads what eight keys need. Called in order, from the first on: the first row is as far from
+    // these keys as the second is from the next.
     __device__ void load(int pair) {
 #pragma unroll
         for (int i = 0; i < mod::TabulatedVectors::kByKey; ++i)
@@ -47,7 +47,7 @@ class TabulatedTile {
         }
     }
 
-    // What is there for a key so many columns behind the thread's first, without load().
+    // The values of a key that is `columns` columns behind the thread's first, read without load().
     struct KeyValues {
         float of_key[kKeys];
     };
@@ -59,7 +59,7 @@ class TabulatedTile {
                 load_shared_word(keys_from_ + i * kTabulatedSlices.key_bytes + 4 * columns));
         return values;
     }
-    // All of an element.
+    // All values of the element in row r and the j-th column.
     struct Values {
         float of_key[kKeys], of_distance[kDistances];
     };
@@ -73,7 +73,8 @@ class TabulatedTile {
             values.of_distance[i] = distance(i, r, j);
         return values;
     }
-    // Values of the thread's j-th column; by distance, of that column and row r.
+    // Return the i-th value of the thread's j-th column, and the i-th by distance, of that column
+    // and row r.
     __device__ float key(int i, int j) const {
         return j % 2 == 0 ? keys_[i][j / 2].first() : keys_[i][j / 2].second();
     }
@@ -87,7 +88,7 @@ class TabulatedTile {
     ElementPair<float> keys_[kKeys][kPairs], distances_[kDistances][kPairs + 1];
 };
 
-// Slices of the vectors that were expanded, for a tile of keys.
+// Loads slices of the vectors that were expanded, for a tile of keys. Called by the producer.
 __device__ inline void load_tabulated(const KernelArguments& attention, const Task& task, int tile,
                                       const TabulatedRing& slices,
                                       Position<TabulatedRing>& position) {
@@ -121,9 +122,9 @@ __device__ inline void load_tabulated(const KernelArguments& attention, const Ta
 
 struct NoTabulatedValues {
     static __device__ void initialise(const Shared&) {}
-    // By the producer, after the keys of a tile.
+    // Called by the producer after the keys of a tile.
     __device__ void load_slices(const KernelArguments&, const Task&, int, const Shared&) {}
-    // By consumers, before and after the logits of a tile.
+    // Called by consumers before and after the logits of a tile.
     template <typename L> __device__ void find(L&, const Shared&, const ConsumerThread&) const {}
     __device__ void release(const Shared&) {}
 };
@@ -151,7 +152,7 @@ class StagedTabulatedValues : public NoTabulatedValues {
     Position<TabulatedRing> slot_;
 };
 
-// Consumers read them with what products are added to.
+// Consumers read them elsewhere, with what products are added to.
 class EarlyTabulatedValues : public StagedTabulatedValues {
   public:
     template <typename L> __device__ void find(L&, const Shared&, const ConsumerThread&) const {}

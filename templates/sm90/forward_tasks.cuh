@@ -1,4 +1,4 @@
-// Threads beside the producer that stage what is added to scores: they follow its tasks.
+// Lets threads beside the producer, which stage what is added to scores, follow its tasks.
 #pragma once
 
 #include "common/place.cuh"
@@ -6,7 +6,7 @@
 
 namespace sm90 {
 
-// Every tile of queries of the block: visit(task, place).
+// Calls visit(task, place) for every tile of queries of the block.
 template <typename Visit>
 __device__ inline void visit_tasks(const AttentionArguments& attention,
                                    const mod::Arguments& arguments, const Shared& shared,

@@ -12,7 +12,7 @@ using Scores = float[kScores];
 // Accumulator i is in row 8 * fragment_row(i) and column fragment_column(i) from a thread's first.
 constexpr __device__ int fragment_row(int i) { return i / 2 % 2; }
 constexpr __device__ int fragment_column(int i) { return i / 4 * 8 + i % 2; }
-// The accumulator of a row and the j-th of a thread's columns, and where that column is.
+// Return the accumulator of a row and the j-th of a thread's columns, and where that column is.
 constexpr __device__ int accumulator(int row, int j) { return j / 2 * 4 + 2 * row + j % 2; }
 constexpr __device__ int column_of(int j) { return j / 2 * 8 + j % 2; }
 

@@ -1,10 +1,9 @@
-// What tells elements of one distance q - kv apart for reads by differences of digits: a digit's
-// difference is that digit of the distance, but for what kv's digits borrow from the next ones. A
-// place borrows where q has less than kv below it.
+// The form of an element tells elements of one distance q - kv apart for reads by differences of
+// digits: a digit's difference is that digit of the distance, but for what kv's digits borrow from
+// the next ones. A place borrows where q has less than kv below it.
 //
-// Which of two is the case, the parity of the digits' difference says as well, and that is a number
-// of q and one of kv, which change where digits begin alone. So it names the form where digits
-// begin anywhere.
+// The parity of the digits' difference says the same. It follows from a number of q and one of kv,
+// which change only where digits begin. So it names the form where digits begin anywhere.
 #pragma once
 
 #include "sm90/backward_layout.h"
@@ -14,7 +13,7 @@ namespace sm90 {
 
 constexpr int kGridForms = 1 << mod::GridGradients::kPlaces; // a bit for each place that borrows
 
-// Whether digits begin at multiples of eight positions alone, and no element is left out.
+// Returns whether digits begin at multiples of eight positions only, and no element is left out.
 constexpr bool is_grid_aligned() {
     for (int place = 0; place < mod::GridGradients::kPlaces; ++place)
         if (mod::GridGradients::width(place) % kGridStep != 0 ||
@@ -24,7 +23,7 @@ constexpr bool is_grid_aligned() {
     return !mod::GridGradients::kHasConditions;
 }
 constexpr bool kGridIsAligned = is_grid_aligned();
-// How much further a distance's sum is in memory than itself.
+// What is added to a distance's index for the index of its sum in memory.
 constexpr int kGridShift = kGridIsAligned ? 0 : -1;
 
 // Digits of positions, which are as the program sees them.
@@ -43,7 +42,7 @@ struct GridDigits {
             form |= (query_rest(place, query) < key_rest(place, key)) << place;
         return form;
     }
-    // How many elements further along the diagonal the form may change.
+    // Returns after how many elements along the diagonal the form may change.
     static __device__ int run_of(int query, int key) {
         int run = mod::GridGradients::width(0);
 #pragma unroll
@@ -52,7 +51,7 @@ struct GridDigits {
                                max(query_rest(place, query), key_rest(place, key)));
         return run;
     }
-    // By parities: the form of an element is that of its query xor that of its key.
+    // Forms by parity: that of an element is that of its query xor that of its key.
     static __device__ int query_form(int query) {
         return form_of([&](int place) { return query + mod::GridGradients::query_offset(place); });
     }
@@ -77,7 +76,7 @@ struct GridDigits {
     }
 };
 
-// Whether the element is of this form, and grids' gradients have something of it.
+// Returns whether the element is of this form and has a part in the gradients.
 __device__ inline bool is_of_form(const Entry& entry, const AttentionArguments& attention,
                                   const mod::Arguments& arguments, int form) {
     const int query = entry.row + static_cast<int>(attention.q_offset),
@@ -94,7 +93,7 @@ __device__ inline bool is_of_form(const Entry& entry, const AttentionArguments& 
     }
 }
 
-// Takes another element of the entry's distance, the first one of this form.
+// Moves the entry to the first element of its distance that is of this form.
 __device__ inline void find_form(Entry& entry, const AttentionArguments& attention,
                                  const mod::Arguments& arguments, int form) {
     const int query = static_cast<int>(attention.q_offset),

@@ -1,4 +1,4 @@
-// Scores of hidden elements become -inf.
+// Sets scores of hidden elements to -inf.
 #pragma once
 
 #include "common/math.cuh"
@@ -21,11 +21,11 @@ __device__ inline void hide_scores(Scores& scores, const unsigned (&visible)[2])
         }
 }
 
-// Keys of a tile that are the next one's.
+// Hides keys of a tile that belong to the next one.
 __device__ inline void hide_next_keys(Scores& scores, int first_column) {
 #pragma unroll
     for (int j = 0; j < kFragmentColumns; ++j) {
-        if (column_of(j) + 6 < mod::kKeyStep) continue; // of the last lane
+        if (column_of(j) + 6 < mod::kKeyStep) continue; // +6: the last lane's
         const bool is_next = first_column + column_of(j) >= mod::kKeyStep;
 #pragma unroll
         for (int r = 0; r < 2; ++r)
@@ -33,10 +33,10 @@ __device__ inline void hide_next_keys(Scores& scores, int first_column) {
     }
 }
 
-// A band hides as scores are there.
+// For masks that are bands: finds what is hidden when the scores are there.
 struct HidesByBand {
-    // mask_shows_all: the mask hides none of the tile's keys. Knows nothing of scores, so that it
-    // may come while they are multiplied.
+    // mask_shows_all: the mask hides none of the tile's keys. Does not need scores, so that it may
+    // be called while they are multiplied.
     __device__ void look(const VisibleKeys&, int, bool, const mod::Row (&)[2]) {}
     __device__ void apply(Scores& scores, const VisibleKeys& keys, int first_key,
                           const mod::Row (&rows)[2]) const {
@@ -47,7 +47,7 @@ struct HidesByBand {
     }
 };
 
-// What another mask hides is found before.
+// For other masks: finds what is hidden before the scores are there.
 class HidesByMask : public HidesByBand {
   public:
     __device__ void look(const VisibleKeys& keys, int first_key, bool mask_shows_all,
@@ -61,7 +61,7 @@ class HidesByMask : public HidesByBand {
 
   private:
     bool hides_;          // something of the tile
-    unsigned visible_[2]; // of it
+    unsigned visible_[2]; // bits of its visible elements
 };
 
 using HiddenScores = Select<Mask::kIsComparison, HidesByBand, HidesByMask>;

@@ -8,9 +8,9 @@
 
 namespace sm90 {
 
-// Of a warp's 16 keys, a thread has that of its lane / 4 and the 8th after it. What a mask alone
-// needs, which is seldom, each lane holds for one key, if it is more than a word or registers are
-// short.
+// A thread has the columns of two of its warp's 16 keys, lane / 4 and the eighth after it. Columns
+// that a mask alone needs, which is seldom, are held by each lane for one key, if they are more
+// than a word or registers are short.
 class KeyColumns {
   public:
     __device__ KeyColumns(TileLength length, const mod::Arguments& arguments,
@@ -23,10 +23,10 @@ class KeyColumns {
         }
     }
 
-    // Where masks alone need them, nothing.
+    // Returns the column of one of the thread's keys; of no use where masks alone need columns.
     __device__ const mod::Column& of(int key) const { return column_[kIsShared ? 0 : key]; }
 
-    // For the whole warp.
+    // Called by the whole warp: finds the columns of the thread's two keys.
     __device__ void find(mod::Column (&own)[2], int lane) const {
 #pragma unroll
         for (int i = 0; i < 2; ++i)

@@ -7,7 +7,7 @@
 
 namespace sm90 {
 
-// -1 for none.
+// Returns the kind of a key, -1 for none.
 __device__ inline int kind_of_key(const AttentionArguments& attention,
                                   const mod::Arguments& arguments, const HeadPlace& place,
                                   int key) {
@@ -15,7 +15,7 @@ __device__ inline int kind_of_key(const AttentionArguments& attention,
                          [](const mod::At& at) { return mod::KeyKinds::kind(at); });
 }
 
-// 0 where there is no such kind.
+// Returns what is added for a query and a kind, 0 if there is no such kind.
 __device__ inline float addend_of_kind(const mod::Arguments& arguments, const HeadPlace& place,
                                        const mod::Row& row, int q, int kind) {
     if (kind >= mod::KeyKinds::kCount) return 0;
@@ -30,16 +30,17 @@ struct NoKeyKinds {
     static constexpr bool kComeBeforeProducts = false;
     static __device__ void produce(const AttentionArguments&, const mod::Arguments&,
                                    const Shared&) {}
-    // Consumers write columns for kinds behind a tile of queries, before its first MMAs.
+    // Called by consumers before the first MMAs of a tile of queries: store columns for kinds
+    // behind it.
     __device__ void store_queries(const mod::Arguments&, const HeadPlace&, const SequenceLength&,
                                   float, int, const Shared&, int, const ConsumerThread&) {}
-    // What products of keys that are there are added to.
+    // Called by consumers: load what products are added to, for keys that have arrived.
     __device__ void start(Scores&, const Shared&, const Position<Keys>&,
                           const ConsumerThread&) const {}
     // The same for the next tile of keys, while exponentials of this one are computed.
     __device__ void start_next(Scores&, const Shared&, const Position<Keys>&, const ConsumerThread&,
                                bool) const {}
-    // To products, before their keys' stage is released.
+    // Adds to products, before their keys' stage is released.
     __device__ void add_apart(Scores&, unsigned, unsigned, const ConsumerThread&) const {}
 };
 
@@ -48,11 +49,11 @@ struct KeyKindProducers : public NoKeyKinds {
     static constexpr int kProducers = 96;
 
   protected:
-    // -1: it has another part.
+    // Returns the thread's index among these threads, or -1 if it is none of them.
     static __device__ int thread() {
         return max(static_cast<int>(threadIdx.x) - (128 - kProducers), -1);
     }
-    // store(place, stage, first_key) of each tile of keys.
+    // Calls store(place, stage, first_key) for each tile of keys.
     template <typename Store>
     static __device__ void visit_tiles(const AttentionArguments& attention,
                                        const mod::Arguments& arguments, const Shared& shared,

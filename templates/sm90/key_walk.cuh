@@ -1,5 +1,5 @@
-// Tiles of keys in an order in which maxima seldom rise: where what is added to scores follows from
-// the positions alone, from where most of it is.
+// Visits tiles of keys in an order in which running maxima seldom rise: if what is added to scores
+// follows from the positions alone, it starts where that is largest.
 #pragma once
 
 #include "common/place.cuh"
@@ -8,9 +8,9 @@
 
 namespace sm90 {
 
-// Of a range, each once. Starts where the first, the last or the key of distance 0 of those that
-// the last row sees has the largest addend: any order is right, and functions of the distance are
-// mostly largest there.
+// Visits each tile of a range once. Starts where the first, the last or the key of distance 0 of
+// those that the last row sees has the largest addend: any order is right, and functions of the
+// distance are mostly largest there.
 class KeyWalk {
   public:
     __device__ KeyWalk(const KernelArguments& attention, const mod::Arguments& arguments,
@@ -46,7 +46,7 @@ class KeyWalk {
     }
 
   private:
-    // Without what is the same for the whole row.
+    // Returns the addend of a key, without what is the same for the whole row.
     static __device__ float addend_of(const KernelArguments& attention,
                                       const mod::Arguments& arguments, const HeadPlace& place,
                                       int row, int key) {

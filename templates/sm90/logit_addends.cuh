@@ -1,6 +1,6 @@
-// What is added to scores and need not be found for each element: for whole rows and blocks of
-// keys, by a slope, from tabulated values, and what repeats from tile to tile. A class for each,
-// and an empty one where a program has none.
+// Addends of scores that need not be computed for each element: for whole rows and blocks of keys,
+// by a slope, from tabulated values, and what repeats from tile to tile. A class for each, and an
+// empty one where a program has none.
 #pragma once
 
 #include "common/select.h"
@@ -11,7 +11,7 @@
 
 namespace sm90 {
 
-// For whole rows, to a part of a tile's columns; the softmax has it as an offset where it can.
+// Addend of a row in one part of a tile's columns; the softmax has it as an offset where it can.
 struct NoRowAddend {
     static __device__ void prepare(const ScoreElements&, const LogitUnits&, int) {}
     static __device__ void put(int, int, float) {}
@@ -22,7 +22,7 @@ struct NoRowAddend {
 class PartAddend {
   public:
     static __device__ void prepare(const ScoreElements&, const LogitUnits&, int) {}
-    // The last part of a row first.
+    // Called for the last part of a row first.
     __device__ void put(int r, int part, float addend) { base_[r][part] = addend; }
     __device__ float of(int r, int part) const { return base_[r][part]; }
     __device__ float add_to(float addend, int r, int j) const {
@@ -35,7 +35,7 @@ class PartAddend {
 };
 class RowAddend : public PartAddend {
   public:
-    // For a tile of keys that begins at first_key.
+    // Called for a tile of keys that begins at first_key.
     __device__ void prepare(const ScoreElements& elements, const LogitUnits& units, int first_key) {
         elements.visit_column(first_key + elements.first_column(), [&](int r, const mod::At& at) {
             base_[r][0] = units.of_addend(mod::row_addend(at));
@@ -43,7 +43,7 @@ class RowAddend : public PartAddend {
     }
     __device__ void put(int r, int part, float addend) { base_[r][part] = base_[r][0] + addend; }
 };
-// Less what logits are relative to.
+// The row's addend less what logits are relative to.
 class RelativeRowAddend : public RowAddend {
   public:
     __device__ RelativeRowAddend() { reference_[0] = reference_[1] = 0; }
@@ -63,8 +63,8 @@ using RowAddends = Select<LogitForm::kHasRowAddend,
                           Select<LogitForm::kLineIsRelative, RelativeRowAddend, RowAddend>,
                           Select<LogitForm::kHasBase, PartAddend, NoRowAddend>>;
 
-// For rows of the 2-D key index that the tile has: with those of whole rows, where all threads
-// agree on which of their columns are in one.
+// Addends by rows of the 2-D key index that the tile has: part of those of whole rows, where all
+// threads agree on which of their columns are in one row of the index.
 struct AlignedIndex2dRows {
     static __device__ void put(RowAddends& rows, int r, int i, float addend) {
         rows.put(r, i, addend);
@@ -91,7 +91,7 @@ class SelectedIndex2dRows {
 };
 using Index2dRowAddends = Select<LogitForm::kSelectsRows, SelectedIndex2dRows, AlignedIndex2dRows>;
 
-// What grows by the same amount from key to key, behind the row's addend.
+// Addend that grows by the same amount from key to key, beside the row's addend.
 struct NoSlope {
     static __device__ void find(int, const mod::At&, float) {}
     static __device__ void multiply_columns() {}
@@ -99,7 +99,7 @@ struct NoSlope {
 };
 class MultipliedSlope {
   public:
-    // unit: of addends.
+    // unit: factor from addends to logits.
     __device__ void find(int r, const mod::At& at, float unit) {
         slope_[r] = mod::slope(at) * unit;
     }
@@ -130,7 +130,7 @@ constexpr bool kKeepsColumns = kForm.slope_is_of_head &&
 using Slope =
     Select<kForm.has_slope, Select<kKeepsColumns, SlopeOfColumns, MultipliedSlope>, NoSlope>;
 
-// For a key and a distance alone.
+// Addends that depend on the key alone, or on the distance alone.
 struct NoTabulatedAddend {
     static __device__ float add_to(float addend, const ScoreElements&, const LogitUnits&, int,
                                    int) {
@@ -140,7 +140,7 @@ struct NoTabulatedAddend {
 struct TabulatedAddend {
     static __device__ float add_to(float addend, const ScoreElements& elements,
                                    const LogitUnits& units, int r, int j) {
-        // Unlike 0, -0 is the same as nothing in a sum.
+        // Adding -0 leaves every float as it is; adding 0 would turn -0 into 0.
         const TabulatedTile& tile = elements.tabulated();
         const float of_key = kForm.has_key_addend ? tile.key(0, j) : -0.0f;
         const float of_distance = kForm.has_distance_addend ? tile.distance(0, r, j) : -0.0f;
@@ -150,14 +150,14 @@ struct TabulatedAddend {
 using TabulatedAddends =
     Select<kForm.has_key_addend || kForm.has_distance_addend, TabulatedAddend, NoTabulatedAddend>;
 
-// What is the same for all tiles of keys: for columns of the 2-D key index, of which a tile has
-// whole periods. Less the running maximum so far where logits are relative.
+// Addends that are the same for all tiles of keys: those by columns of the 2-D key index, of which
+// a tile has whole periods; less the running maximum so far where logits are relative.
 struct NothingRepeats {
     static __device__ void prepare(const ScoreElements&, const LogitUnits&) {}
     static __device__ float add_to(float addend, int, int) { return addend; }
     static __device__ void lower(int, float) {}
 };
-// kColumns: of the thread's, in a period.
+// kColumns: number of a thread's columns in a period.
 template <int kColumns> class Repeats {
   public:
     __device__ float add_to(float addend, int r, int j) const {
@@ -183,7 +183,7 @@ constexpr int least_common_multiple(int x, int y) {
         multiple += x;
     return multiple;
 }
-// A period is one of eight keys and of the index.
+// Number of a thread's columns in a period, which is one of both eight keys and the index.
 constexpr int kPeriodColumns =
     kForm.has_remainder_addend ? least_common_multiple(kKeyWidth, 8) / 4 : 1;
 struct RemainderRepeats : public Repeats<kPeriodColumns> {

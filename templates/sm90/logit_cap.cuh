@@ -1,4 +1,4 @@
-// What bounds scores: cap * tanh of them.
+// Caps, which bound scores: a capped score x becomes cap * tanh(x).
 #pragma once
 
 #include "common/math.cuh"
@@ -13,13 +13,14 @@ template <typename E> constexpr bool kTanhIsExact = false;
 template <> constexpr bool kTanhIsExact<flexc_f16> = true;
 
 struct NoCap {
-    // The units of what apply() gives, with those of what it is given.
+    // Returns the units of what apply() returns, and of what it is given.
     static __device__ LogitUnits units(const mod::At&) {
         return LogitUnits(kLog2E, 0, LogitForm::kFactorIsOne ? kLog2E : 1);
     }
     static __device__ float apply(float x) { return x; }
 };
-// The sign of the cap moves into the tanh. A cap of 0 must not meet -inf.
+// A cap without its sign, which moves into the tanh. A cap of 0 becomes a tiny one, since 0 times
+// -inf is NaN.
 struct Cap {
     float size, sign;
     explicit __device__ Cap(const mod::At& at) {

@@ -11,7 +11,7 @@ namespace sm90 {
 
 constexpr ScoreForm kForm = mod::kScoreForm;
 
-// P may be as small and as large as floats.
+// Whether P may be as small and as large as floats.
 template <typename E> constexpr bool kExponentsAreWide = true;
 template <> constexpr bool kExponentsAreWide<flexc_f16> = false;
 
@@ -34,41 +34,42 @@ struct LogitForm {
     static constexpr int kBases = kRowsAreAligned ? kIndex2dRowsOfTile : 1;
     static constexpr __device__ int base_of(int j) { return j / (kFragmentColumns / kBases); }
 
-    // Products are added to the dense bias, or to what tables have, which is there first, instead
-    // of the other way round: that needs no score, and comes under the exponents of the keys
-    // before. Which keys come next is known where no block mask says it.
+    // Whether products are added to the dense bias, or to what tables have, which is there first,
+    // instead of the other way round: that needs no score, and comes under the exponents of the
+    // keys before. Which keys come next is known where no block mask says it.
     static constexpr bool kStartsWithTables =
         (mod::StagedTables::kAreAligned || mod::StagedTables::kComeFirst) &&
         !mod::Mask::kHasBlockMask;
-    // Of tabulated values, what an element's own addend is computed from is there as early.
+    // Whether tabulated values that an element's own addend is computed from are there as early.
     static constexpr bool kTabulatedIsThere =
         !kHasTabulated ||
         (mod::StagedTables::kComeFirst && !kForm.has_key_addend && !kForm.has_distance_addend);
     static constexpr bool kStartsWithBias = kAffine && (kCopiesBiases || kStartsWithTables) &&
                                             kForm.multiplier_is_one && !kCapped && !kHasBase &&
                                             !kForm.has_slope && kTabulatedIsThere;
-    // Logits are exponents already.
+    // Whether logits are exponents already.
     static constexpr bool kFactorIsOne = kAffine && kForm.are_exponents;
-    // Less a number of the row, a slope's line takes one instruction for each element, and no
-    // registers for what columns add.
+    // Whether a slope's line is relative to a number of the row: it then takes one instruction for
+    // each element, and no registers for what columns add.
     static constexpr bool kLineIsRelative =
         mod::ForwardSchedule::kStartsAtHighest && kForm.has_slope && kHasRowAddend;
-    // In tiles of shifted reads beyond all clamps, where elements are sums of multiples of these:
-    // products are added to what columns have, and the softmax has the rows' as offsets.
+    // Whether, in tiles of shifted reads beyond all clamps, elements are sums of multiples of
+    // these: then products are added to what columns have, and the softmax has the rows' as
+    // offsets.
     static constexpr bool kSumsShiftedEnds =
         kStartsWithBias && mod::kSizes.shifted_end_bytes != 0 && mod::ShiftedReads::kAreSum;
     static constexpr bool kHasOffset =
         (!kCapped && kHasBase && !kLineIsRelative) || kSumsShiftedEnds;
-    // P are relative to a running maximum that does not change, see Softmax. Those of f16 would
-    // vanish.
+    // Whether P are relative to a maximum that does not change, see BoundedSoftmax. In f16 they
+    // would vanish.
     static constexpr bool kAreBounded = kForm.exponent_bound > 0 && kForm.exponent_bound <= 74 &&
                                         kExponentsAreWide<mod::Element> && !kHasOffset;
-    // apply() gives exponents relative to the running maxima so far, which lower() changes: no part
-    // of a logit is left to the softmax, and the running maxima are in what repeats, or in what is
-    // added to rows.
+    // Whether apply() gives exponents relative to the running maxima so far, which lower() changes:
+    // no part of a logit is left to the softmax, and the running maxima are in what repeats, or in
+    // what is added to rows.
     static constexpr bool kAreRelative =
         (kMultipliesIndex2dRows || kLineIsRelative) && !kAreBounded;
-    // Into how many parts of a tile's columns each row is divided, each with an offset of its own.
+    // Number of parts of a tile's columns in which a row has an offset of its own.
     static constexpr int kOffsets = kCapped ? 1 : kBases;
     static constexpr __device__ int offset_of(int j) { return kOffsets == 1 ? 0 : base_of(j); }
 };

@@ -1,4 +1,4 @@
-// Units of logits: what makes them exponents, to the base of two, and scores.
+// Units of logits: factors that turn them into exponents, to the base of two, and into scores.
 #pragma once
 
 #include "common/math.cuh"
@@ -9,17 +9,17 @@ namespace sm90 {
 
 class LogitUnits {
   public:
-    // of_addends: a logit's unit, in which scores and what is added to them come.
+    // of_addends: factor from scores, and what is added to them, to logits.
     explicit __device__ LogitUnits(float factor, float lse_shift = 0, float of_addends = 1)
         : factor_(factor), lse_shift_(lse_shift), of_addends_(of_addends) {}
 
     __device__ float factor() const { return LogitForm::kFactorIsOne ? 1.0f : factor_; }
-    // A logit without its offset, or a maximum with it, as an exponent. Rounded alike everywhere,
-    // so that a maximum that stays shrinks by exactly 1.
+    // Returns a logit without its offset, or a maximum with it, as an exponent. Rounded alike
+    // everywhere, so that a maximum that stays shrinks sums by exactly 1.
     __device__ float exponent(float logit) const {
         return LogitForm::kFactorIsOne ? logit : __fmul_rn(logit, factor_);
     }
-    // A score as a logit, rounded as addends are, so that equal ones stay equal.
+    // Returns a score as a logit, rounded as addends are, so that equal ones stay equal.
     __device__ float logit(float score) const {
         return LogitForm::kFactorIsOne ? multiply_finite(score, kLog2E)
                                        : score * (kLog2E / factor_);
@@ -27,7 +27,8 @@ class LogitUnits {
     __device__ float exponent_below(float logit, float max_log2) const {
         return LogitForm::kFactorIsOne ? logit - max_log2 : fmaf(logit, factor_, -max_log2);
     }
-    // A large logit as a score. The largest scores are the largest float in a logit's units, too.
+    // Returns a large logit as a score. The largest scores are the largest float in a logit's
+    // units, too.
     __device__ float natural(float logit) const {
         return natural_of(logit, LogitForm::kFactorIsOne ? kLn2 : factor_ * kLn2);
     }
@@ -37,7 +38,7 @@ class LogitUnits {
     __device__ float lse_shift() const { return lse_shift_; }
     __device__ float of_addends() const { return of_addends_; }
 
-    // What is added to a score, and what is so where logits are exponents already. Finite numbers
+    // Return an addend of scores, and one that is tabulated, in units of logits. Finite numbers
     // stay finite: only -inf hides.
     __device__ float of_addend(float addend) const {
         return LogitForm::kFactorIsOne ? multiply_finite(addend, kLog2E) : addend * of_addends_;

@@ -1,5 +1,5 @@
-// From products of queries and keys to logits: what the softmax takes powers of two of. A class for
-// each form of score, with one interface, that of PlainLogits.
+// Computes logits, of which the softmax takes powers of two, from products of queries and keys. A
+// class for each form of score, with one interface, that of PlainLogits.
 #pragma once
 
 #include "common/select.h"

@@ -1,4 +1,4 @@
-// What a thread that loads hands to those that compute, beside a tile that a block mask chose.
+// What the producer says to consumers about a tile that a block mask chose.
 #pragma once
 
 #include "sm90/warpgroup.cuh"
@@ -12,7 +12,8 @@ struct MaskTile {
     __device__ void store(unsigned to) const {
         store_shared_word(to, static_cast<unsigned>(2 * index + is_full));
     }
-    // The same for the whole warp. Read by the lane that says when the warp has left the stage.
+    // Returns the same for the whole warp. The lane reads it that says when the warp has left the
+    // stage.
     static __device__ MaskTile load(unsigned from) {
         unsigned word = 0;
         if (threadIdx.x % 32 == 0) word = load_shared_word(from);

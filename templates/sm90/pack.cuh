@@ -1,4 +1,4 @@
-// Two floats as 16-bit neighbours in one word, the first in its low half.
+// Packs two floats as 16-bit neighbours in one word, the first in its low half.
 #pragma once
 
 #include "common/element.cuh"

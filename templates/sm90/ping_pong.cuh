@@ -5,8 +5,8 @@
 
 namespace sm90 {
 
-// A ring of named barriers, one for each warpgroup. It waits at its own before what only one may do
-// at a time, and arrives at the next one's afterwards.
+// A ring of named barriers, one for each warpgroup. A warpgroup waits at its own before what only
+// one may do at a time, and arrives at the next one's afterwards.
 struct PingPongOrder {
     int warpgroup;
 
@@ -16,7 +16,7 @@ struct PingPongOrder {
     }
     __device__ void wait(mod::PingPong kind) const {
         if (mod::ForwardSchedule::kPingPong == kind)
-            synchronize(1 + warpgroup, 256); // barrier 0 is the block's
+            synchronize(1 + warpgroup, 256); // barrier 0 is __syncthreads()
     }
     __device__ void signal(mod::PingPong kind) const {
         if (mod::ForwardSchedule::kPingPong == kind) arrive(next(), 256);

@@ -1,4 +1,4 @@
-// Sums over rows of o * d_out, for as many rows as the block has threads.
+// Sums o * d_out over the columns of rows, of as many rows as the block has threads.
 #pragma once
 
 #include "common/element.cuh"
@@ -6,8 +6,8 @@
 
 namespace sm90 {
 
-// 16 bytes past the L1 cache, which nobody writes while the kernel runs. Loads that come one after
-// the other in the program are on their way together.
+// Loads 16 bytes, which nobody writes while the kernel runs, past the L1 cache. Loads that come one
+// after the other in the program are in flight together.
 __device__ inline uint4 load_past(const uint4* from) {
     uint4 x;
     asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -16,7 +16,7 @@ __device__ inline uint4 load_past(const uint4* from) {
     return x;
 }
 
-// Eight neighbours of a row as they are in memory.
+// Eight neighbouring elements of a row, as they are in memory.
 template <typename T> struct Eight {
     static constexpr int kWords = 8 * static_cast<int>(sizeof(T)) / 16;
     uint4 words[kWords];
@@ -48,11 +48,11 @@ template <typename T> struct Eight {
     }
 };
 
-// Of which loads are on their way together.
+// Number of rows whose loads are in flight together.
 constexpr int kRowsAtOnce = sm80::kRowLanes < 4 ? sm80::kRowLanes : 4;
 
-// Of row first_row + threadIdx.x. Lanes that share rows have as many of them, and each ends up with
-// one. Rows past the last count as the last.
+// Returns the sum of row first_row + threadIdx.x. As many lanes as rows share these, and each ends
+// up with one. Rows past the last count as the last.
 template <bool kAligned, typename Output>
 __device__ inline float row_product_of(const sm80::Plane<Output>& o,
                                        const sm80::Plane<mod::Element>& d_out, int first_row,

@@ -13,7 +13,8 @@ namespace sm90 {
 
 class ScoreElements {
   public:
-    // first_row: the thread's; the second is eight behind it. tables: in shared memory.
+    // first_row: the thread's first row; its second is eight behind it. tables: address of the
+    // tables in shared memory.
     __device__ ScoreElements(const mod::Arguments& arguments, const HeadPlace& place,
                              const SequenceLength& length, int first_row, int lane, unsigned tables)
         : arguments_(arguments), place_(place), length_(length), first_column_(lane % 4 * 2),
@@ -32,7 +33,7 @@ class ScoreElements {
     __device__ const Shifts& shifts() const { return shifts_; }
     __device__ const TabulatedTile& tabulated() const { return tabulated_; }
 
-    // Once, before a tile's tables are looked at.
+    // Called once, before look_at_tables().
     __device__ void find_tables() {
         tables_.find(
             [&](auto visit) { visit_column(0, [&](int, const mod::At& at) { visit(at); }); });
@@ -42,7 +43,8 @@ class ScoreElements {
                      [&](auto visit) { visit_first_key(first_key, visit); },
                      first_key + mod::kKeyStep <= length_.keys());
     }
-    // Once, for the thread's first row of the tile of queries, before tiles are looked at.
+    // Called once, before look_at_shifts(). first_row: the thread's first row of the tile of
+    // queries.
     __device__ void find_shifts(const AttentionArguments& attention, int first_row) {
         const int row_of_tile = first_row % mod::kQueryTile;
         shifts_.find(attention, arguments_, place_, first_row - row_of_tile, row_of_tile,
@@ -51,17 +53,17 @@ class ScoreElements {
     __device__ void look_at_shifts(int first_key) { shifts_.look(first_key); }
     // stage: where what is copied of shifted reads of these keys is in shared memory.
     __device__ void use_shifts(unsigned stage) { shifts_.use(stage); }
-    // visit(source, reach): from where elements of the tile read.
+    // Calls visit(source, reach), which say from where elements of the tile read.
     template <typename Visit> __device__ void with_sources(Visit visit) {
         tables_.with_source(
             [&](auto source) { shifts_.with_reach([&](auto reach) { visit(source, reach); }); });
     }
-    // Where what is tabulated for a tile is in shared memory; the row is the thread's first, in the
+    // Sets where what is tabulated for a tile is in shared memory. row: the thread's first, in the
     // tile of queries.
     __device__ void find_tabulated(unsigned slices, int row) {
         tabulated_.find(slices, row, first_column_);
     }
-    // What the j-th column and those beside it need; in order.
+    // Loads what the j-th column and those beside it need; called in order.
     __device__ void load_tabulated(int j) {
         if (kHasTabulated && j % 2 == 0) tabulated_.load(j / 2);
     }
@@ -71,7 +73,7 @@ class ScoreElements {
         tables_.load(source, j);
     }
 
-    // visit(r, at) of the thread's rows and a key. Memory is read within the tensors only.
+    // Calls visit(r, at) for the thread's rows and a key. Memory is read within the tensors only.
     template <typename Visit> __device__ void visit_column(int position, Visit visit) const {
         visit_rows(position, [](int) { return TabulatedTile::Values{}; }, visit);
     }
@@ -82,7 +84,8 @@ class ScoreElements {
             first_key + first_column_ + column_of(j), [&](int r) { return tabulated_.of(r, j); },
             visit);
     }
-    // visit(at) of a row and a column that no register is named by.
+    // Calls visit(at) for a row and a column that are not known when the kernel is compiled, so
+    // that they name no register.
     template <typename Visit>
     __device__ float visit_one(int first_key, int j, int r, Visit visit) const {
         const int column = column_of(j);
@@ -102,8 +105,8 @@ class ScoreElements {
         return visit(at);
     }
 
-    // Whether the keys end before the j-th column, asked once for the few columns whose reads may
-    // be in flight together.
+    // Returns whether the keys end before the j-th column, asked once for the few columns whose
+    // reads may be in flight together.
     __device__ bool ends_before(int first_key, int j) const {
         constexpr int kGroup = 4;
         return kForm.reads_keys && j % kGroup == 0 && first_key + 4 * j >= length_.keys();
@@ -118,7 +121,7 @@ class ScoreElements {
     __device__ void visit_rows(int position, Find values_of, Visit visit) const {
         const int inside = kForm.reads_keys ? min(position, length_.keys() - 1) : position;
         const int kv = inside + static_cast<int>(length_.kv_offset());
-        // Quotients and remainders are shifts and masks then.
+        // Lets the compiler make shifts and masks of quotients and remainders.
         if constexpr ((mod::KeyIndex2d::kWidth > 0)) __builtin_assume(kv >= 0);
         const mod::Column column = column_at(kv);
 #pragma unroll
@@ -129,14 +132,14 @@ class ScoreElements {
                              tables_.of_row(r), nullptr, shifts_.of_row(r), tables_.loaded(r)});
         }
     }
-    // With one of the thread's rows.
+    // Calls visit(at) for the tile's first key, with one of the thread's rows.
     template <typename Visit> __device__ void visit_first_key(int first_key, Visit visit) const {
         const int kv = length_.kv_idx(first_key);
         const mod::Column column = column_at(kv);
         visit(mod::At{arguments_, place_.launch, place_.head, rows_[0], column, place_.b, place_.h,
                       place_.h_kv, q_[0], kv});
     }
-    // Each lane's keys of those from first_key on, with one of its rows.
+    // Calls visit(at) for the lane's keys of those from first_key on, with one of its rows.
     template <typename Visit> __device__ void visit_lane_keys(int first_key, Visit visit) const {
         const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll

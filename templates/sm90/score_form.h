@@ -7,9 +7,9 @@ namespace sm90 {
 // mod.cuh have the values.
 struct ScoreForm {
     bool is_affine = false;  // it could be taken apart; else mod::score() is all there is
-    bool is_product = false; // of queries and keys, with their kinds: nothing is added beside it
+    bool is_product = false; // of queries and keys, with their kinds: nothing else is added
     bool is_capped = false;
-    bool multiplier_is_one = false; // and known to be
+    bool multiplier_is_one = false; // and known to be one
     // Addends, by what they change with; see mod.cuh.
     bool has_row_addend = false, has_remainder_addend = false, has_element_addend = false;
     bool has_key_addend = false, has_distance_addend = false; // the first that is tabulated

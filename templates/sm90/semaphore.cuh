@@ -9,14 +9,14 @@ __device__ inline int load_acquiring(const int* counter) {
     return now;
 }
 
-// Returns before it has been read: its first use waits.
+// Returns before the counter has been read: the first use of the result waits.
 __device__ inline int load_relaxed(const int* counter) {
     int now;
     asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(counter) : "memory");
     return now;
 }
 
-// A row block's state (sm90/arguments.h) before this block has taken it, if nobody has before.
+// Takes a row block if no block has before, and returns its state (sm90/arguments.h) before that.
 __device__ inline int take_row_block(int* state) {
     int before;
     asm volatile("atom.acquire.gpu.global.cas.b32 %0, [%1], %2, %3;"
@@ -25,7 +25,7 @@ __device__ inline int take_row_block(int* state) {
                  : "memory");
     return before;
 }
-// Releases what this thread has stored, when that has been done and not only read.
+// Releases what this thread has stored, when the stores are complete and have not only been read.
 __device__ inline void report_stored(int* state) {
     asm volatile("cp.async.bulk.wait_group 0;\n"
                  "fence.proxy.async;\n"
@@ -34,13 +34,13 @@ __device__ inline void report_stored(int* state) {
                  : "memory");
 }
 
-// Acquires what the blocks before have added, for TMA's next additions.
+// Waits for the counter, and acquires what the blocks before have added, for TMA's next additions.
 __device__ inline void wait_for_semaphore(const int* counter, int turn) {
     while (load_acquiring(counter) < turn)
         ;
     asm volatile("fence.proxy.async;" ::: "memory");
 }
-// Releases this thread's additions, when they have been done and not only read.
+// Releases this thread's additions, when they are complete and have not only been read.
 __device__ inline void release_semaphore(int* counter) {
     asm volatile("cp.async.bulk.wait_group 0;\n"
                  "fence.proxy.async;\n"

@@ -1,5 +1,5 @@
-// Reads whose addresses are affine in q and kv: how a tile of one lies in shared memory. Along a
-// line, which is a query's or a key's, elements are side by side, in the order of their index.
+// How a tile of a read whose address is affine in q and kv lies in shared memory. Along a line,
+// which is a query's or a key's, elements are side by side, in the order of their index.
 #pragma once
 
 #include "common/again.cuh"
@@ -27,14 +27,14 @@ template <int kRead> struct ShiftedTile {
     static constexpr int kMostGain =
         (kOfQueries > 0 ? kOfQueries : 0) + (kOfKeys > 0 ? kOfKeys : 0);
 
-    // In a stage: behind the tiles of the reads before this one.
+    // Returns the tile's offset in a stage: behind the tiles of the reads before this one.
     static constexpr __device__ int offset() {
         if constexpr (kRead == 0)
             return 0;
         else
             return ShiftedTile<kRead - 1>::offset() + ShiftedTile<kRead - 1>::kShape.bytes;
     }
-    // In a stage of lines' ends, likewise.
+    // Returns the offset in a stage of lines' ends, likewise.
     static constexpr __device__ int end_offset() {
         if constexpr (kRead == 0)
             return 0;
@@ -42,13 +42,13 @@ template <int kRead> struct ShiftedTile {
             return ShiftedTile<kRead - 1>::end_offset() +
                    shifted_end_bytes(ShiftedTile<kRead - 1>::kLines);
     }
-    // Where a position, counted from the first of the tile, is in its line.
+    // Returns where a position, counted from the first of the tile, is in its line.
     static constexpr __device__ int place_of(int position) {
         return kAlong > 0 ? position : kLength - 1 - position;
     }
 };
 
-// One read in all tiles of a head. Lines and positions along them are of the tensors.
+// One read in all tiles of a head. Lines and positions along them are counted in the tensors.
 template <int kRead> class ShiftedHead {
     using Tile = ShiftedTile<kRead>;
     using Read = typename Tile::Read;
@@ -72,7 +72,8 @@ template <int kRead> class ShiftedHead {
         });
     }
 
-    // The same, of which nothing is known: what tiles need beside it takes no registers for longer.
+    // Returns the same as values that the compiler knows nothing of: what it computes from them for
+    // a tile takes no registers for longer.
     __device__ ShiftedHead again() const {
         ShiftedHead head = *this;
         head.first = computed_again(first);
@@ -82,19 +83,20 @@ template <int kRead> class ShiftedHead {
         head.most = computed_again(most);
         return head;
     }
-    // The element at the head of a line of a tile, and its index.
+    // Return the address of the element at the head of a line of a tile, and its index.
     __device__ const typename Tile::Element* address(int line, int position) const {
         return first + line * line_step + Tile::kAlong * step * first_of(position);
     }
     __device__ long long index_of(int line, int position) const {
         return index + Tile::kAcross * line + Tile::kAlong * first_of(position);
     }
-    // Of an index.
+    // Returns the address of the element of a line that has this index.
     __device__ const typename Tile::Element* element(int line, long long of_index) const {
         return first + line * line_step + (of_index - index - Tile::kAcross * line) * step;
     }
-    // Of lines in shared memory. The first line of each tile begins so many bytes behind an
-    // aligned place: tiles start at multiples of 16 positions.
+    // Return the pitch of lines in shared memory, and the offset of the first one. The first line
+    // of each tile begins as many bytes behind an aligned place, since tiles start at multiples of
+    // 16 positions.
     __device__ unsigned pitch() const {
         return Tile::kShape.least_pitch + behind_aligned(line_step * Tile::kBytes);
     }
@@ -105,7 +107,7 @@ template <int kRead> class ShiftedHead {
 
     const typename Tile::Element* first; // of query 0 and key 0, which may be outside the buffer
     long long line_step, step;           // in elements: to the next line, and along it
-    long long index, least, most;        // of the last dim: of `first`, and those that there are
+    long long index, least, most;        // of the last dim: of `first`, and those that exist
 
   private:
     static __device__ int first_of(int position) {
@@ -116,7 +118,7 @@ template <int kRead> class ShiftedHead {
     }
 };
 
-// All reads.
+// The ShiftedHead of each read.
 template <int kRead = 0, bool kIsLast = kRead == mod::ShiftedReads::kCount> struct ShiftedHeads {
     ShiftedHead<kRead> head;
     ShiftedHeads<kRead + 1> rest;
@@ -133,7 +135,7 @@ template <int kRead> struct ShiftedHeads<kRead, true> {
     __device__ ShiftedHeads again() const { return *this; }
 };
 
-// As near as 32 bits allow, far from their ends.
+// Clamps a distance to what 32 bits can hold, far from their ends.
 __device__ inline int bounded_distance(long long x) {
     return static_cast<int>(
         flexc_min(flexc_max(x, -static_cast<long long>(kAnyDistance)), kAnyDistance + 0ll));

@@ -18,7 +18,7 @@ namespace sm90 {
 
 constexpr int kNever = -1; // a pause of compute_p() that does not come
 
-// Of a row's columns that this thread has, as many from the first on.
+// Returns the largest score in kColumns of the thread's columns of row r, from the first-th on.
 template <int kColumns>
 __device__ float largest_of_columns(const Scores& scores, int r, int first = 0) {
     float even = scores[accumulator(r, first)], odd = scores[accumulator(r, first + 1)];
@@ -30,7 +30,8 @@ __device__ float largest_of_columns(const Scores& scores, int r, int first = 0) 
     return fmaxf(even, odd);
 }
 
-// The maximum of a row, offsets included, over the four threads that share it; at least `highest`.
+// Returns the maximum of a row, offsets included, over the four threads that share it; at least
+// `highest`.
 __device__ inline float highest_of(const Scores& logits, const Logits& form, int r, float highest) {
 #pragma unroll
     for (int part = 0; part < Logits::kOffsets; ++part) {
@@ -41,7 +42,7 @@ __device__ inline float highest_of(const Scores& logits, const Logits& form, int
     return quad_max(highest);
 }
 
-// What the forms have in common. A form without a running maximum leaves `maximum` and `shrink`.
+// What all forms share. A form without a running maximum does not use `maximum` and `shrink`.
 struct SoftmaxRows {
     float maximum[2];                    // running, of logits with offsets, or a little less
     float sum[2];                        // of this thread's P
@@ -56,7 +57,7 @@ struct SoftmaxRows {
         }
     }
 
-    // Exponentials that have not been computed yet are computed after `value`.
+    // Makes exponentials that have not been computed yet come after `value`.
     __device__ void follow(float value) {
 #pragma unroll
         for (int r = 0; r < 2; ++r)
@@ -67,15 +68,15 @@ struct SoftmaxRows {
 
   protected:
     __device__ bool saw_something(int r) const { return maximum[r] != negative_infinity(); }
-    // P of a row become relative to this exponent.
+    // Makes P of a row relative to this exponent.
     __device__ void place_max_log2(int r, float exponent, const Logits& form) {
 #pragma unroll
         for (int part = 0; part < Logits::kOffsets; ++part)
             max_log2[r][part] =
                 Logits::kHasOffset ? exponent - form.exponent(form.offset(r, part)) : exponent;
     }
-    // Logits become P, which are added to the sums. between() as in compute_p(); `anchor`: a value
-    // that is there when max_log2 is.
+    // Turns logits into P and adds these to the sums. between() as in compute_p(); `anchor`: a
+    // value that is there when max_log2 is.
     template <int kPause, typename Between, typename Take>
     __device__ void exponentiate(Scores& logits, const Logits& form, float anchor, Between between,
                                  Take take) {
@@ -89,7 +90,7 @@ struct SoftmaxRows {
     }
 
   private:
-    // between() comes before the pair of columns that starts at `pause`.
+    // Calls between() before the pair of columns that starts at `pause`.
     template <typename Between>
     __device__ void exponentiate_row(Scores& logits, const Logits& form, int r, int pause,
                                      Between between) {
@@ -109,16 +110,16 @@ struct SoftmaxRows {
     }
 };
 
-// For logits with a known bound: what the first block of keys decides is kept, and nothing is ever
-// rescaled. The bound keeps the P of later blocks from overflowing.
+// Softmax of logits with a known bound: what the first block of keys decides is kept, and nothing
+// is ever rescaled. The bound keeps the P of later blocks from overflowing.
 class BoundedSoftmax : public SoftmaxRows {
     static constexpr float kLeastMaximum = kForm.exponent_bound - 54; // so that P are at most 2^54
 
   public:
-    // Logits of a block of keys become P.
+    // Turns logits of a block of keys into P.
     // kPause, between: between(value) is called once, after the exponentials of kPause columns of a
     //   row, on which `value` depends, and before anything is taken; not at all with kNever.
-    // is_first: of the rows' blocks.
+    // is_first: whether this is the rows' first block.
     // rescale(shrink): called where earlier sums change by these factors already now.
     // take(i, left, right): gets the P of accumulators 2 i and 2 i + 1.
     template <int kPause, typename Between, typename Rescale, typename Take>
@@ -130,18 +131,18 @@ class BoundedSoftmax : public SoftmaxRows {
     // Called after compute_p(), whose rise of the maximum it applies to earlier sums.
     template <typename Rescale> __device__ void rescale_after(Rescale) const {}
 
-    // The exponent, log2, that a row's P are relative to.
+    // Returns the exponent, log2, that a row's P are relative to.
     __device__ float reference_exponent(int r, const Logits&) const { return max_log2[r][0]; }
-    // Log-sum-exp of a row, natural, when `total` is the sum of all threads.
+    // Returns the log-sum-exp of a row, natural, when `total` is the sum of all threads.
     __device__ float lse(int r, float total, const Logits& form) const {
         const float at = reference_exponent(r, form), more = log2_fast(total) + form.lse_shift();
         return (at + more) * kLn2;
     }
-    // The exponent of a sink's weight, relative to the same.
+    // Returns the exponent of a sink's weight, relative to the same.
     __device__ float exponent_of_sink(int r, float sink, const Logits& form) const {
         return sink * kLog2E - reference_exponent(r, form) - form.lse_shift();
     }
-    // Whether no key was visible to a row; `total` is its sum over all threads.
+    // Returns whether no key was visible to a row; `total` is its sum over all threads.
     __device__ bool saw_nothing(int, float total) const { return total == 0; }
 
   private:
@@ -174,11 +175,12 @@ class OnlineMaximum : public SoftmaxRows {
     }
 
   protected:
-    // P are at most 2 to the power of it. The higher, the further o is from float64: a row's
+    // P are at most 2 to this power. The higher it is, the further o is from float64: a row's
     // largest P has no rounding error if it is 1.
     static constexpr float kHeadroom = 3;
 
-    // The rows' maxima, this block's included, and whether the running maximum is near enough.
+    // Finds the rows' maxima, this block's included, and whether the running maximum is near
+    // enough.
     __device__ void find_highest(const Scores& logits, const Logits& form, float (&highest)[2],
                                  bool (&is_near)[2]) const {
 #pragma unroll
@@ -187,14 +189,15 @@ class OnlineMaximum : public SoftmaxRows {
             is_near[r] = form.exponent(highest[r]) - form.exponent(maximum[r]) <= kHeadroom;
         }
     }
-    // Where nothing was visible yet, any finite number gives P = 2^-inf = 0.
+    // Returns the running maximum as an exponent. If nothing was visible yet, any finite number
+    // gives P = 2^-inf = 0.
     __device__ float exponent_of_maximum(int r, const Logits& form) const {
         return saw_something(r) ? form.exponent(maximum[r]) : 0;
     }
 };
 
-// For logits that are exponents as they are: nothing of them has been rounded, so that large ones
-// can be subtracted from each other.
+// Softmax of logits that are exponents as they are: nothing of them has been rounded, so that large
+// ones can be subtracted from each other.
 class OnlineSoftmax : public OnlineMaximum {
   public:
     template <int kPause, typename Between, typename Rescale, typename Take>
@@ -224,9 +227,9 @@ class OnlineSoftmax : public OnlineMaximum {
     }
 };
 
-// For logits that become exponents by a factor or an offset. Those of large logits are rounded too
-// coarsely to be subtracted from each other: there, the maximum is subtracted from the logits
-// first. All rows of a warp do the same, so that branches do not diverge.
+// Softmax of logits that become exponents by a factor or an offset. Exponents of large logits are
+// rounded too coarsely to be subtracted from each other: there, the maximum is subtracted from the
+// logits first. All rows of a warp do the same, so that branches do not diverge.
 class ScaledOnlineSoftmax : public OnlineMaximum {
   public:
     template <int kPause, typename Between, typename Rescale, typename Take>
@@ -284,8 +287,8 @@ class ScaledOnlineSoftmax : public OnlineMaximum {
         return __any_sync(0xffffffffu, fmaxf(fabsf(x), fabsf(y)) >= kLargeExponent);
     }
 
-    bool rises_ = false;    // in some row of the warp, with this block
-    bool is_large_ = false; // the maximum of some row of the warp, as an exponent
+    bool rises_ = false;    // some row's maximum in the warp, with this block
+    bool is_large_ = false; // some row's maximum in the warp, as an exponent
 };
 
 // P are computed relative to the running maximum so far, and their sum tells afterwards whether
@@ -293,7 +296,7 @@ class ScaledOnlineSoftmax : public OnlineMaximum {
 // computed again, so this is for scores whose maxima seldom rise after the first block; those of a
 // slope, for one, may rise all along a row.
 class LateSoftmax : public SoftmaxRows {
-    // The sum of a thread's P of a row and block from which on the running maximum has to rise.
+    // If a thread's P of a row and block sum to more than this, the running maximum has to rise.
     static constexpr float kMostP = 2 * kFragmentColumns;
 
   public:
@@ -331,7 +334,7 @@ class LateSoftmax : public SoftmaxRows {
     }
 
   private:
-    // Logits become exponents relative to the running maxima so far.
+    // Turns logits into exponents relative to the running maxima so far.
     __device__ void find_exponents(Scores& logits, const Logits& form) {
         if constexpr (Logits::kAreRelative) return;
 #pragma unroll
@@ -347,8 +350,8 @@ class LateSoftmax : public SoftmaxRows {
         }
     }
 
-    // Exponents become P, and `total` the rows' sums of this block. One sum for each row: two take
-    // the registers that three warpgroups have left.
+    // Turns exponents into P, and sets `total` to the rows' sums of this block. One sum for each
+    // row: two take the registers that three warpgroups have left.
     template <int kPause, typename Between, typename Take>
     static __device__ void exponentiate_block(const Scores& exponents, float (&total)[2],
                                               Between between, Take take) {
@@ -376,16 +379,16 @@ class LateSoftmax : public SoftmaxRows {
         }
     }
 
-    // Whether the running maximum of some row of the warp has to rise.
+    // Returns whether the running maximum of some row of the warp has to rise.
     __device__ bool has_too_much(const float (&total)[2]) const {
         // A maximum ignores NaN, which no running maximum changes.
         const bool is_enough = fmaxf(total[0], total[1]) <= kMostP;
         return __any_sync(0xffffffffu, !is_enough || !has_maximum(0) || !has_maximum(1));
     }
 
-    // Running maxima rise to the block's maxima, and exponents become relative to them. Nothing has
-    // been subtracted yet from exponents of rows whose running maximum is large: they are rounded
-    // as those of the first block were.
+    // Raises running maxima to the block's maxima, and makes exponents relative to them. Nothing
+    // has been subtracted yet from exponents of rows whose running maximum is large: they are
+    // rounded as those of the first block were.
     __device__ void rise(Scores& exponents, Logits& form) {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
@@ -405,23 +408,26 @@ class LateSoftmax : public SoftmaxRows {
     }
 
   protected:
-    // Whether exponents of the row are relative to its running maximum. They are not while that is
-    // large or nothing was visible yet; then every block tests for a rise.
+    // Returns whether exponents of the row are relative to its running maximum. They are not while
+    // that is large or nothing was visible yet; then every block tests for a rise.
     __device__ bool has_maximum(int r) const {
         return Logits::kAreRelative && !Logits::kLineIsRelative
                    ? saw_something(r)
                    : fabsf(maximum[r]) < kLargeExponent;
     }
-    // From any finite max_log2, what is hidden has P = 2^-inf = 0.
+    // Returns what exponents of the row are relative to. Any finite number gives hidden elements P
+    // = 2^-inf = 0.
     __device__ float maximum_so_far(int r) const { return has_maximum(r) ? maximum[r] : 0; }
-    // Of a row, over the four threads that share it, with what was subtracted.
+    // Returns the largest exponent of a row over the four threads that share it, with what was
+    // subtracted.
     static __device__ float highest_of_exponents(const Scores& exponents, int r, float subtracted) {
         return quad_max(largest_of_columns<kFragmentColumns>(exponents, r)) + subtracted;
     }
 };
 
-// Without a score mod, for what a 2-D key index, tables, kinds of keys or shifted reads add, and
-// where the keys with the largest addends come first, later blocks seldom have higher maxima.
+// Whether later blocks seldom have higher maxima: without a score mod, for what a 2-D key index,
+// tables, kinds of keys or shifted reads add, and where the keys with the largest addends come
+// first.
 constexpr bool kMaximaSeldomRise =
     (mod::KeyIndex2d::kWidth > 0) || !mod::kHasScoreMod || mod::ForwardSchedule::kStartsAtHighest ||
     kForm.is_product || (Logits::kStartsWithBias && (Logits::kStartsWithTables || kReadsShifts));
@@ -430,8 +436,8 @@ using SoftmaxOfOutput = Select<Logits::kAreBounded, BoundedSoftmax,
                                Select<kMaximaSeldomRise, LateSoftmax,
                                       Select<kLogitsAreExact, OnlineSoftmax, ScaledOnlineSoftmax>>>;
 
-// The largest score of each row beside a softmax, whose own maximum may be lower, or none. A block
-// of logits is looked at before it becomes P.
+// Finds the largest score of each row beside a softmax, whose own maximum may be lower, or none. A
+// block of logits is looked at before it becomes P.
 template <typename Base> class SoftmaxWithMaxScores : public Base {
   public:
     template <int kPause, typename Between, typename Rescale, typename Take>
@@ -448,7 +454,7 @@ template <typename Base> class SoftmaxWithMaxScores : public Base {
         Base::template compute_p<kPause>(logits, form, is_first, between, rescale, take);
     }
 
-    // Of a row that saw something.
+    // Returns the largest score of a row that saw something.
     __device__ float max_score(int r, const Logits& form) const {
         const float at = Logits::kAreRelative ? highest_[r] : form.exponent(highest_[r]);
         if (fabsf(at) < kLargeExponent) return (at + form.lse_shift()) * kLn2;
@@ -458,7 +464,7 @@ template <typename Base> class SoftmaxWithMaxScores : public Base {
     }
 
   private:
-    // Logits with offsets, or exponents where logits are relative.
+    // Largest logits with offsets, or exponents where logits are relative.
     float highest_[2] = {negative_infinity(), negative_infinity()};
 };
 

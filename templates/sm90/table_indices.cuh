@@ -1,5 +1,5 @@
-// What a thread of the forward kernel knows of the indices of reads from tables in shared memory,
-// by which a whole tile is found to be inside of the slices.
+// What a thread of the forward kernel keeps of the indices of its reads from tables in shared
+// memory, to find out whether all that a tile reads is inside of the slices.
 #pragma once
 
 #include "common/select.h"
@@ -7,15 +7,15 @@
 
 namespace sm90 {
 
-// A table whose indices are inside of its slice whatever the element.
+// For tables whose indices are inside of the slice for every element.
 template <int kTable> struct NoCheckedIndices {
     static __device__ bool add_row(const mod::At&) { return true; }
     static __device__ void reduce(const mod::At&) {}
     static __device__ bool hold(const mod::At&) { return true; }
     static __device__ bool holds_tile(const mod::At&) { return true; }
 };
-// Of its indices that are a number of the query plus one of the key: what queries of the warp give,
-// and after reduce() the numbers of keys with which all of these are inside of the slice.
+// Indices that are a number of the query plus one of the key: keeps what queries of the warp give,
+// and after reduce() the range of the keys' numbers with which all indices are inside of the slice.
 template <int kTable> class CheckedIndices {
     using Read = mod::StagedTable<kTable>;
     static constexpr int kIndices = Read::kCheckedIndices;
@@ -29,7 +29,7 @@ template <int kTable> class CheckedIndices {
         }
     }
 
-    // Whether indices of queries alone are inside.
+    // Adds a row. Returns whether its indices that use no key are inside.
     __device__ bool add_row(const mod::At& at) {
         int of_query[kIndices], entries[kIndices];
         Read::of_query(at, of_query);
@@ -59,7 +59,7 @@ template <int kTable> class CheckedIndices {
         return hold_from(at, [](int) { return 0; }, [](int) { return 0; });
     }
 
-    // Of all keys of an aligned tile, from its first.
+    // Returns whether indices of all keys of an aligned tile are inside. at: has its first key.
     __device__ bool holds_tile(const mod::At& at) const {
         return hold_from(
             at, [](int i) { return Read::least_reach(i); },
@@ -67,7 +67,8 @@ template <int kTable> class CheckedIndices {
     }
 
   private:
-    // Of keys whose indices are from `least` to `most` more than those of this one.
+    // Returns whether indices are inside for keys whose numbers are `least` to `most` more than
+    // those of this one.
     template <typename Least, typename Most>
     __device__ bool hold_from(const mod::At& at, Least least, Most most) const {
         int of_key[kIndices];
@@ -80,7 +81,7 @@ template <int kTable> class CheckedIndices {
                          (of_key[i] + most(i) <= most_[i]);
         return inside;
     }
-    // Numbers of buffers may be as large as they have room.
+    // Clamps to 32 bits, since numbers that come from buffers may be as large as their type allows.
     static __device__ int bounded(long long x) {
         return static_cast<int>(flexc_min(flexc_max(x, -0x80000000ll), 0x7fffffffll));
     }
@@ -88,7 +89,7 @@ template <int kTable> class CheckedIndices {
     int least_[kIndices], most_[kIndices];
 };
 
-// Those of all tables from one on: visit(indices) of each.
+// The indices of all tables from kTable on; visit() is called with those of each.
 template <int kTable> class IndicesFrom {
   public:
     template <typename Visit> __device__ void visit(Visit visit_table) {

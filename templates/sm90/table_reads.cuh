@@ -1,5 +1,5 @@
-// What a thread of the forward kernel knows of tables in shared memory: where they are, and whether
-// its elements may read them there without looking at the buffers' ends.
+// Where a thread of the forward kernel finds tables in shared memory, and whether its elements may
+// read them there without a check of each index.
 #pragma once
 
 #include "common/select.h"
@@ -10,14 +10,15 @@
 
 namespace sm90 {
 
-// Where elements read what tables have: in shared memory, where all that a tile reads is inside of
-// the slices; there too, with a look at the ends of each element's; in memory, where slices have no
-// room.
-// exact: as checked, with nothing guessed. conditional: as inside, where some elements of an
-// aligned tile use nothing of what is read.
+// From where elements read what tables have.
+// inside: shared memory, all that a tile reads is inside of the slices.
+// checked: shared memory, with a check of each element's indices.
+// memory: global memory, where slices have no room.
+// exact: as checked, with nothing guessed.
+// conditional: as inside, where some elements of an aligned tile use nothing of what is read.
 enum class TableSource { inside, checked, memory, exact, conditional };
 
-// Whether each table's slice of a head has room in the words that are kept for it.
+// Returns whether each table's slice of a head has room in the words that are kept for it.
 __device__ inline bool tables_have_room(const mod::At& at) {
     bool have_room = true;
     static_for<mod::StagedTables::kCount>([&](auto table) {
@@ -31,7 +32,7 @@ template <TableSource kValue> struct SourceOf {
     static constexpr TableSource kSource = kValue;
 };
 
-// Whether all that a tile reads is inside of the slices: always,
+// All that a tile reads is inside of the slices, always.
 struct IndicesInside {
     static __device__ void add_row(const mod::At&) {}
     static __device__ void reduce(const mod::At&) {}
@@ -40,7 +41,7 @@ struct IndicesInside {
         visit(SourceOf<TableSource::inside>{});
     }
 };
-// or as is found for each tile.
+// Whether all that a tile reads is inside of the slices is found for each tile.
 class IndicesOfTiles {
   public:
     __device__ void add_row(const mod::At& at) {
@@ -66,13 +67,13 @@ class IndicesOfTiles {
     }
 
   private:
-    // rows_are_inside_: indices of queries alone.
+    // rows_are_inside_: indices that use no key are inside.
     bool rows_are_inside_ = true, are_inside_ = false;
     IndicesFrom<0> indices_;
 };
 using TableIndices = Select<mod::StagedTables::kAreChecked, IndicesOfTiles, IndicesInside>;
 
-// Whether slices have room: whatever the tensors,
+// Slices have room, whatever the tensors' sizes.
 struct TablesFit {
     static __device__ void find(const mod::At&) {}
     template <typename Visit>
@@ -80,7 +81,7 @@ struct TablesFit {
         indices.with_source(visit);
     }
 };
-// or as the tensors are.
+// Whether slices have room depends on the tensors' sizes.
 class TablesMayFit {
   public:
     __device__ void find(const mod::At& at) { have_room_ = tables_have_room(at); }
@@ -97,7 +98,7 @@ class TablesMayFit {
 };
 using TableRoom = Select<mod::StagedTables::kHaveRoom, TablesFit, TablesMayFit>;
 
-// Slices have what tables have in the units of products, which the element's addend is in then.
+// Whether slices hold entries in the units of products, in which the element's addend is then, too.
 constexpr bool kScalesTables =
     LogitForm::kStartsWithBias && LogitForm::kStartsWithTables && mod::StagedTables::kAddendScales;
 
@@ -116,10 +117,11 @@ struct NoTableReads {
 
 class TableReads {
   public:
-    // memory: of the tables, in shared memory.
+    // memory: address of the tables in shared memory.
     explicit __device__ TableReads(unsigned memory) : memory_(memory) {}
 
-    // visit_rows(visit): visit(at) at each of the thread's rows, and any key.
+    // Prepares the thread's two rows. visit_rows(visit) calls visit(at) for each of them, with any
+    // key.
     template <typename VisitRows> __device__ void find(VisitRows visit_rows) {
         int row = 0;
         indices_ = TableIndices{};
@@ -130,25 +132,26 @@ class TableReads {
             if (++row == 2) indices_.reduce(at);
         });
     }
-    // Of a tile of keys. visit_keys(visit): visit(at) at some row and each of the lane's keys, all
-    // of them by the warp's lanes together.
+    // Checks a tile of keys. visit_keys(visit) calls visit(at) for some row and each of the lane's
+    // keys; the warp's lanes together have all keys.
     template <typename VisitKeys, typename VisitFirst>
     __device__ void look(VisitKeys visit_keys, VisitFirst, bool) {
         indices_.look(visit_keys);
     }
 
-    // visit(source) of the tile: a SourceOf.
+    // Calls visit(source) with the tile's SourceOf.
     template <typename Visit> __device__ void with_source(Visit visit) const {
         room_.with_source(indices_, visit);
     }
-    // Elements load by themselves.
+    // Does nothing: elements load what they read by themselves.
     template <typename Source> __device__ void load(Source, int) {}
     __device__ const float* loaded(int) const { return nullptr; }
-    // Where each table begins for a row.
+    // Returns the address at which each table begins for a row.
     __device__ const unsigned* of_row(int row) const { return addresses_[row]; }
 
   private:
-    // Kept: compilers would add what is the same for all rows to each key's part instead.
+    // Finds the address at which each table begins for a row. It is kept in a register: compilers
+    // would add what is the same for all rows to each key's part instead.
     __device__ void find_addresses(int row, const mod::At& at) {
         static_for<mod::StagedTables::kCount>([&](auto table) {
             constexpr int kTable = decltype(table)::kValue;

@@ -1,4 +1,4 @@
-// Which tiles of queries a block computes, and in which order.
+// Decides which tiles of queries a block computes, and in which order.
 #pragma once
 
 #include "common/select.h"
@@ -15,13 +15,14 @@ struct Tile {
     int head; // over batch and query heads
     int first_row, end_row;
 
-    // Some places of ragged queries have no tile.
+    // Returns false for a place of ragged queries that has no tile.
     __device__ bool exists() const {
         return !mod::Layouts::kQueriesAreRagged || first_row < end_row;
     }
 };
 
-// So many neighbouring heads whose keys and values, of up to kv_len rows, share the L2 cache.
+// Returns the number of neighbouring heads whose keys and values, of up to kv_len rows, share the
+// L2 cache.
 __device__ inline int heads_in_cache(const AttentionArguments& attention, int heads) {
     constexpr int kCacheKeys = (32 << 20) / ((mod::kHeadDim + mod::kHeadDimV) * 2);
     const int sharers = attention.heads / attention.kv_heads;
@@ -56,7 +57,7 @@ class DenseTiles {
     __device__ int tiles() const { return tiles_ * heads_; }
 
     __device__ Tile tile(int index) const {
-        // Heads, or batches, that read the same biases read them together.
+        // Heads, or batch entries, that read the same biases read them together.
         if constexpr (kReadsBias && mod::DenseBias::kIsSharedByHeads) {
             const int of_batch = heads_ / batch_, tile = index / of_batch;
             return rows_of(tile / tiles_ * of_batch + index % of_batch,
@@ -102,9 +103,9 @@ class DenseTiles {
     int group_, groups_;
 };
 
-// Of ragged queries: places of tiles as tile_of_request has them, the last first, each for all
-// heads whose keys share the L2 cache. A band gives later tiles of a request more keys; with a
-// block mask, those that see most go first.
+// Tiles of ragged queries: goes through the places that tile_of_request() has, the last first, each
+// for all heads whose keys share the L2 cache. A band gives later tiles of a request more keys;
+// with a block mask, those that see most go first.
 class RaggedTiles {
   public:
     __device__ explicit RaggedTiles(const AttentionArguments& attention)
@@ -135,19 +136,19 @@ class RaggedTiles {
 
   private:
     const AttentionArguments& attention_;
-    int places_, group_; // of a head; heads
+    int places_, group_; // places of a head; heads that go together
 };
 
 using TileScheduler = Select<mod::Layouts::kQueriesAreRagged, RaggedTiles, DenseTiles>;
 
-// The kernel is persistent. Their first tile goes by their number; each later one is the
-// next that nobody has, where tiles differ, and else goes by their number too. The queue is two
-// integers, zero before and after a launch; without one, tiles go by number.
+// The kernel is persistent. A block's first tile is that of its number. Each later one is the next
+// that no block has taken where tiles differ, and else goes by the block's number too. The queue is
+// two integers, zero before and after a launch; without one, tiles go by number.
 class TileQueue {
   public:
     __device__ explicit TileQueue(int* queue) : queue_(queue) {}
 
-    // The index of the tile after this one; asked for early, because the answer takes long.
+    // Returns the index of the tile after this one. Called early, because the answer takes long.
     __device__ int after(int index) const {
         const int blocks = static_cast<int>(gridDim.x);
         if (!kTilesDiffer || queue_ == nullptr) return index + blocks;

@@ -1,5 +1,5 @@
-// Which keys of a tile the rows of a warp of the forward kernel see. A class for each kind of mask,
-// with one interface, that of KeysInBand.
+// Finds which keys of a tile the rows of a warp of the forward kernel see. A class for each kind of
+// mask, with one interface, that of KeysInBand.
 #pragma once
 
 #include "common/mask.cuh"
@@ -9,11 +9,11 @@
 
 namespace sm90 {
 
-// Keys before the first that a row of the band sees: none,
+// Returns the bits of keys in front of the first that the band shows to a row: there are none.
 struct NoKeysBefore {
     static __device__ unsigned bits(const HeadPlace&, int, int) { return 0; }
 };
-// or those in front of the band.
+// Returns the bits of keys in front of the band.
 struct KeysBeforeBand {
     static __device__ unsigned bits(const HeadPlace& place, int row, int first) {
         return bits_to(max(place.first_key(row), 0) - 1 - first);
@@ -22,7 +22,7 @@ struct KeysBeforeBand {
 using KeysBefore =
     Select<mod::Mask::kHasBand && mod::Mask::kBandHasLow, KeysBeforeBand, NoKeysBefore>;
 
-// Of one thread: its two rows, and in each eight keys two. Knows nothing of scores.
+// What one thread finds: for its two rows, and two of each eight keys. Does not need scores.
 class KeysInBand {
   public:
     // rows: what the program computes once for each of the thread's rows. Given again to find(): a
@@ -32,16 +32,16 @@ class KeysInBand {
         : length_(length), arguments_(arguments), place_(place), warp_row_(warp_row),
           first_row_(warp_row + lane / 4), first_column_(lane % 4 * 2) {}
 
-    // Whether the warp sees all of a tile; for the whole warp. mask_shows_all: the block mask says
-    // so.
+    // Returns whether the warp sees all of a tile, the same in all lanes. mask_shows_all: the block
+    // mask says so.
     __device__ bool are_all(int first_key, bool mask_shows_all) const {
         const int last_key = first_key + mod::kKeyStep - 1;
         return last_key < length_.keys() && Mask::shows_all(place_, mask_shows_all, warp_row_,
                                                             warp_row_ + 15, first_key, last_key);
     }
 
-    // One bit for each of the thread's columns in each of its rows: comparisons of each element
-    // would cost twice as much, and scores in registers would ask for them to be unrolled.
+    // Finds one bit for each of the thread's columns in each of its rows: comparisons of each
+    // element would cost twice as much, and scores in registers would ask for them to be unrolled.
     __device__ void find(unsigned (&visible)[2], int first_key, const mod::Row (&)[2]) const {
         visible[0] = in_band(0, first_key);
         visible[1] = in_band(1, first_key);
@@ -51,10 +51,11 @@ class KeysInBand {
     const SequenceLength length_;
     const mod::Arguments& arguments_;
     const HeadPlace& place_;
-    int warp_row_, first_row_, first_column_; // of the warp, and of the thread in it and a tile
+    int warp_row_, first_row_,
+        first_column_; // the warp's; the thread's, in the tensor and in a tile
 
   private:
-    // Bits of the keys of a row that are inside the mask's band and the keys' length.
+    // Returns the bits of the keys of a row that are inside the mask's band and the keys' length.
     __device__ unsigned in_band(int r, int first_key) const {
         const int row = first_row_ + 8 * r, first = first_key + first_column_;
         const int last = place_.last_key_within(row, length_.keys() - 1);
@@ -62,7 +63,7 @@ class KeysInBand {
     }
 };
 
-// The same, and shown by the other parts of the mask.
+// Finds keys that the band and all other parts of the mask show.
 class KeysInParts : public KeysInBand {
   public:
     using KeysInBand::KeysInBand;
@@ -73,7 +74,7 @@ class KeysInParts : public KeysInBand {
     }
 
   protected:
-    // What every one of these parts shows.
+    // Clears the bits of keys that any of these parts hides.
     template <typename Parts>
     __device__ void meet(unsigned (&visible)[2], int first_key, const mod::Row (&rows)[2]) const {
         constexpr int kWords = (mod::kKeyTile + 31) / 32;
@@ -104,7 +105,7 @@ class KeysInParts : public KeysInBand {
     }
 };
 
-// Bits of parts that repeat from tile to tile are kept.
+// Does the same, but keeps bits of parts that repeat from tile to tile.
 class KeysInRepeatingParts : public KeysInParts {
   public:
     __device__ KeysInRepeatingParts(const SequenceLength& length, const mod::Arguments& arguments,

@@ -1,5 +1,5 @@
-// Which queries of a tile see the keys of a warp of the backward kernel. A class for each kind of
-// mask, with one interface, that of QueriesInside.
+// Finds which queries of a tile see the keys of a warp of the backward kernel. A class for each
+// kind of mask, with one interface, that of QueriesInside.
 #pragma once
 
 #include "common/mask.cuh"
@@ -12,7 +12,7 @@
 
 namespace sm90 {
 
-// A thread's key, in the tensor: kept, or found again.
+// A thread's key, in the tensor: kept in a register, or computed again.
 struct KeptKey {
     static __device__ int of(int key) { return key; }
 };
@@ -22,16 +22,18 @@ struct KeyAgain {
 // Persistent kernels have no registers for it.
 using OwnKey = Select<mod::kPersistent || kSaves.positions_again, KeyAgain, KeptKey>;
 
-// What looking at a mask keeps in registers: a thread's lane, and what the program computes once;
+// When a mask is evaluated, a thread's lane and what the program computes once are kept in
+// registers.
 struct KeepsForMask {
     static __device__ int lane(int kept) { return lane_of_form(kept); }
     static __device__ mod::Launch launch(const mod::Arguments&, const HeadPlace& place) {
         return place.launch;
     }
-    // Which of 32 queries a lane evaluates the mask for.
+    // Returns which of 32 queries a lane evaluates the mask for.
     static __device__ int query(int lane) { return lane; }
 };
-// or nothing, also from tile to tile, because registers are shortest with long masks.
+// When a long mask is evaluated, nothing is kept in registers, nor from tile to tile, because they
+// are shortest then.
 struct FindsForMask : KeepsForMask {
     static __device__ int lane(int kept) {
         return kSaves.lane_again ? lane_again() : computed_again(kept);
@@ -41,14 +43,16 @@ struct FindsForMask : KeepsForMask {
         return mod::at_launch(arguments);
     }
 };
-// Otherwise the compiler would keep the rows of all words in registers.
+// The same where rows are not staged; otherwise the compiler would keep the rows of all words in
+// registers.
 struct FindsQueriesForMask : FindsForMask {
     static __device__ int query(int lane) { return computed_again(lane); }
 };
 using MaskRegisters =
     Select<!kMaskIsLong, KeepsForMask, Select<kStagesRows, FindsForMask, FindsQueriesForMask>>;
 
-// What the program computes for a query of a tile: computed where a lane looks from it, or staged.
+// What the program computes for a query of a tile: computed where a lane evaluates the mask for it,
+// or staged.
 struct ComputedRowsForMask {
     const mod::Row* rows; // not used
     static __device__ mod::Row of(int, const mod::Arguments& arguments, const mod::Launch& launch,
@@ -65,8 +69,8 @@ struct StagedRowsForMask {
 };
 using MaskRows = Select<kStagesRows, StagedRowsForMask, ComputedRowsForMask>;
 
-// Inside of the lengths, and of the band. Of one thread: its two keys, and in each eight queries
-// two. Knows nothing of scores.
+// Queries inside of the lengths, and of the band. What one thread finds: for its two keys, and two
+// of each eight queries. Does not need scores.
 class QueriesInside {
   public:
     // columns: what the program computes once for each of the thread's keys. Given again to find():
@@ -75,15 +79,15 @@ class QueriesInside {
                              const HeadPlace& place, const KeyColumns&, int warp_key, int lane)
         : length_(length), arguments_(arguments), place_(place), warp_key_(warp_key), lane_(lane) {}
 
-    // Whether all of a tile see the warp's keys; for the whole warp. mask_shows_tile: the block
-    // mask, if it has one, says so.
+    // Returns whether all of a tile see the warp's keys, the same in all lanes. mask_shows_tile:
+    // the block mask, if it has one, says so.
     __device__ bool are_all(int tile_query, bool) const {
         const int last_query = tile_query + kScoreQueries - 1, last_key = warp_key_ + 15;
         return last_query < length_.queries() && last_key < length_.keys();
     }
 
-    // One bit for each of the thread's queries, for each of its keys. `rows`: of the tile, where
-    // kStagesRows.
+    // Finds one bit for each of the thread's queries, for each of its keys. rows: those of the
+    // tile, where kStagesRows.
     __device__ void find(unsigned (&visible)[2], int tile_query, const KeyColumns&,
                          const mod::Row*) const {
         const int lane = own_lane();
@@ -107,7 +111,7 @@ class QueriesInside {
     int warp_key_, lane_;
 };
 
-// A mask hides some, of which a block mask knows more than the band.
+// The same under a mask, of which a block mask knows more than the band.
 class QueriesInBand : public QueriesInside {
   public:
     using QueriesInside::QueriesInside;
@@ -121,7 +125,7 @@ class QueriesInBand : public QueriesInside {
     }
 };
 
-// The same, and shown by the other parts of the mask.
+// Finds queries to which the band and all other parts of the mask show the keys.
 class QueriesInParts : public QueriesInBand {
   public:
     using QueriesInBand::QueriesInBand;
@@ -133,7 +137,7 @@ class QueriesInParts : public QueriesInBand {
     }
 
   protected:
-    // What every one of these parts shows.
+    // Clears the bits of elements that any of these parts hides.
     template <typename Parts, typename Rows>
     __device__ void meet(unsigned (&visible)[2], int tile_query, const KeyColumns& columns,
                          Rows rows) const {
@@ -163,8 +167,8 @@ class QueriesInParts : public QueriesInBand {
     }
 };
 
-// Bits of parts that repeat from tile to tile are kept; where registers are short, in half of the
-// words.
+// Does the same, but keeps bits of parts that repeat from tile to tile; where registers are short,
+// in half of the words.
 class QueriesInRepeatingParts : public QueriesInParts {
   public:
     __device__ QueriesInRepeatingParts(TileLength length, const mod::Arguments& arguments,
@@ -188,7 +192,7 @@ class QueriesInRepeatingParts : public QueriesInParts {
     Select<kSaves.keys_again && kScoreQueries == 64, RepeatingHalves, RepeatingBits> repeating_;
 };
 
-// Where registers are short and tiles long, nothing is kept of parts that repeat.
+// Whether bits of parts that repeat are kept: not where registers are short and tiles long.
 constexpr bool kKeepsRepeatingBits =
     kLongestPeriod != 0 && !kSharesKeys && !(kSaves.keys_again && kIsLong);
 using VisibleQueries =

@@ -1,11 +1,12 @@
-// Sums that a warp adds to memory together.
+// Adds the sums of a warp's lanes to memory together.
 #pragma once
 
 #include "mod.cuh"
 
 namespace sm90 {
 
-// Lanes often share an address; null adds nothing.
+// Adds each lane's sum at its address; null adds nothing. Lanes often share an address: then one of
+// them adds the sum of all.
 template <typename Sum> __device__ inline void add_by_warp(Sum* to, float sum) {
     int same = 0;
     __match_all_sync(0xffffffffu, reinterpret_cast<unsigned long long>(to), &same);

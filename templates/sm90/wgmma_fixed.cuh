@@ -8,8 +8,8 @@
 
 namespace sm90 {
 
-// The word that offsets are added to: where in shared memory, and the distance between panels of an
-// operand whose panels lie side by side in the product's columns.
+// Returns the operand word that offsets are added to: the address in shared memory, and the
+// distance between panels of an operand whose panels lie side by side in the product's columns.
 __device__ inline unsigned operand_word(unsigned address, int panel_bytes) {
     return static_cast<unsigned>(panel_bytes >> 4) << 16 | (address & 0x3ffff) >> 4;
 }
