@@ -152,7 +152,7 @@ struct Module::State {
     State(const State&) = delete;
     State& operator=(const State&) = delete;
     ~State() {
-        // At the end of a process the driver may be gone already; it has then freed everything.
+        // When a process ends, the driver may already be gone; it has then freed everything.
         const Result<DriverApi>& api = driver_api();
         if (handle == nullptr || !api) return;
         if (is_library) {

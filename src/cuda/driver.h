@@ -61,12 +61,12 @@ class UncapturedScope {
 // A function of a loaded module on one device.
 class Function {
   public:
-    // Of a grid, in blocks, or of a block, in threads.
+    // Extents of a grid (in blocks) or of a block (in threads).
     struct Dim3 {
         unsigned x = 1, y = 1, z = 1;
     };
     // Each entry of `arguments` points at one kernel argument.
-    // starts_early: before the kernel ahead in the stream has ended; it waits by itself.
+    // starts_early: programmatic dependent launch; the kernel itself waits for the one ahead of it.
     Result<void> launch(Dim3 grid, Dim3 block, unsigned shared_bytes, void* stream,
                         std::span<void* const> arguments, bool starts_early = false) const;
     Result<int> registers() const;
@@ -104,25 +104,25 @@ Result<void> copy_to_device(void* to, const void* from, std::size_t bytes);
 Result<void> copy_to_host(void* to, const void* from, std::size_t bytes);
 Result<void> copy_to_device_async(void* to, const void* from, std::size_t bytes, void* stream);
 Result<void> copy_to_host_async(void* to, const void* from, std::size_t bytes, void* stream);
-// Within a device, or between devices of the process.
+// Copies within a device or between two devices of the process.
 Result<void> copy_async(void* to, const void* from, std::size_t bytes, void* stream);
 Result<void> synchronize_context();
 Result<void> synchronize_stream(void* stream);
-// is_urgent: blocks of its kernels go before those of other streams that have not started.
+// is_urgent: blocks of its kernels are scheduled before waiting blocks of other streams.
 Result<void*> create_stream(bool is_urgent = false);
 Result<void> destroy_stream(void* stream);
 struct StreamState {
     std::optional<std::uint64_t> id; // no two streams of a process ever have the same
     bool is_capturing = false;       // into a graph
 };
-// What the driver does not tell is left as if it were not so.
+// Members that the driver cannot report keep their defaults.
 StreamState stream_state(void* stream);
-// Of a stream that is not a default one, which every device has.
+// Returns the device of a stream. A default stream is an error, because every device has one.
 Result<int> device_of(void* stream);
 Result<void*> create_event(bool is_timed = true);
 Result<void> destroy_event(void* event);
 Result<void> record_event(void* event, void* stream);
-// What comes to the stream later begins when the event has happened.
+// Work that is submitted to the stream from now on waits for the event.
 Result<void> wait_for_event(void* stream, void* event);
 Result<bool> has_happened(void* event);
 Result<void> synchronize_event(void* event);

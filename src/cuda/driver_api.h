@@ -111,9 +111,9 @@ struct DriverApi {
     // Both may be missing in drivers before CUDA 12.0.
     int (*stream_id)(void*, unsigned long long*) = nullptr;
     int (*stream_capturing)(void*, int*) = nullptr;
-    // With attributes, CUDA 11.8 and later.
+    // Launch with attributes; CUDA 11.8 and later.
     int (*launch_with)(const LaunchConfig*, void*, void**, void**) = nullptr;
-    // Tensor maps for TMA, CUDA 12.0 and later.
+    // Encodes a tensor map for TMA; CUDA 12.0 and later.
     int (*tensor_map)(void* map, int type, std::uint32_t rank, void* data,
                       const std::uint64_t* dims, const std::uint64_t* strides,
                       const std::uint32_t* box, const std::uint32_t* steps, int interleave,

@@ -117,7 +117,7 @@ StreamState stream_state(void* stream) {
 UncapturedScope::UncapturedScope() {
     constexpr int kRelaxed = 2;
     mode_ = kRelaxed;
-    // It only exchanges two numbers of the thread.
+    // The call only swaps the calling thread's capture mode, so its result is not needed.
     if (driver_api()) (*driver_api()).exchange_capture_mode(&mode_);
 }
 

@@ -23,7 +23,8 @@ struct Entry {
     NodeId read;
 };
 
-// What a read adds to is one number for a whole head, so that each thread can keep its sum.
+// Whether a read adds to a single element for all of a head, so that each thread can sum in a
+// register.
 bool is_of_head(const Layout& layout, NodeId read) {
     return layout.place(read) == Place::launch || layout.place(read) == Place::head;
 }
@@ -71,7 +72,7 @@ by_counter(const Layout& layout, const std::vector<passes::ReadGradient>& gradie
     return sorted;
 }
 
-// One of the values, by its index; `otherwise` for those that are kNoNode.
+// Body of a function that returns one of the values by its index, or `otherwise` for kNoNode.
 Body values_of(const Layout& layout, const std::vector<NodeId>& values,
                std::string_view otherwise) {
     Body body(layout, Place::element, "at.");

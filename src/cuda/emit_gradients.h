@@ -10,43 +10,43 @@
 
 namespace flexc::cuda {
 
-// Of what a read names in an array of `base`; null outside its buffer.
+// Expression for the address of the element that a read names, in the array `base`; null if it is
+// outside the buffer.
 std::string element_address(const Body& body, ir::NodeId read, passes::ArgumentSlot base,
                             passes::ArgumentSlot::Kind stride);
 
-// Real values of an element that partials of terms share, and the score where indices use it: they
-// come with its joint values.
+// Returns real values of an element that the partials of a sum's terms share, and the score if
+// their indices use it. The function that computes the joint values passes them on.
 std::vector<ir::NodeId> carried(const Layout& layout,
                                 const std::vector<passes::ReadGradient>& gradients);
 
-// For a generic backward: of those that it does not sum as those of tables.
+// Gradients of a generic backward, except those that it sums as tables or over the batch.
 std::string emit_gradients(const Layout& layout, const std::vector<passes::ReadGradient>& gradients,
                            passes::TileSums tile);
 
-// For a backward of short sequences: of those that blocks sum over a head's.
+// Gradients that a backward of short sequences sums over all sequences of a head.
 std::string emit_shared_gradient(const Layout& layout,
                                  const std::vector<passes::ReadGradient>& gradients);
 
-// For a warp-specialized backward: how each read's gradient is summed, and where the sum goes.
-// come_from_elements: some do, not from tiles of dS.
+// How a warp-specialized backward sums the gradient of each read, and where it adds the sum.
+// come_from_elements: some are added element by element rather than from tiles of dS.
 std::string emit_read_gradients(const Layout& layout, const plan::KernelConfig& config,
                                 const std::vector<passes::ReadGradient>& gradients,
                                 bool come_from_elements);
 
-// Those that the kernel adds.
+// Returns those of the mod's gradients that this kernel adds.
 std::vector<passes::ReadGradient> gradients_of(const passes::Mod& mod,
                                                const plan::KernelConfig& config);
 
-// For kernels of a warp-specialized backward that pass over rows: what d score_mod / d score is for
-// a row where some partial has a factor, and each read's partial as a function of the score. The
-// layout has these roots.
+// Roots and functions for kernels of a warp-specialized backward that pass over rows: the partial
+// of each read whose gradient is added once a row, as a function of the score.
 std::vector<ir::NodeId> row_gradient_roots(const passes::Mod& mod,
                                            const std::vector<passes::ReadGradient>& gradients);
 std::string emit_row_gradients(const Layout& layout,
                                const std::vector<passes::ReadGradient>& gradients);
 
-// Reads by a row, then those by a column of the 2-D key index, that a warp-specialized
-// backward has from shared memory.
+// Reads that depend on the row, then reads that depend on the column, of the 2-D key index; a
+// warp-specialized backward keeps their values in shared memory.
 std::vector<ir::NodeId> staged_reads(const passes::Mod& mod, const plan::KernelConfig& config);
 std::string emit_key_index_2d(const Layout& layout, const plan::KernelConfig& config,
                               const std::vector<passes::ReadGradient>& gradients);
@@ -55,7 +55,7 @@ std::string emit_distance_values(const Layout& layout, const plan::KernelConfig&
 std::string emit_distance_factors(const Layout& layout,
                                   const std::vector<passes::ReadGradient>& gradients,
                                   passes::TileSums tile);
-// Of gradients by differences of digits.
+// Gradients that are sums over parts of diagonals: their indices are differences of digits.
 std::string emit_grid_gradients(const Layout& layout, const plan::KernelConfig& config);
 
 } // namespace flexc::cuda

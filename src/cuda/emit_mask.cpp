@@ -17,8 +17,8 @@ using passes::Place;
 
 namespace {
 
-// What an expression takes from one side of the scores: values that the side keeps, and whether it
-// uses the position itself.
+// What an expression depends on from one side of the scores (queries or keys): values that are kept
+// for each row or column, and whether it also uses the position itself.
 struct Taken {
     std::set<NodeId> values;
     bool position = false;
@@ -60,7 +60,7 @@ class MaskParts {
     const std::vector<Part>& parts() const { return parts_; }
 
   private:
-    // Of a remainder of the position that passes by: as Part::period.
+    // Like Part::period, for a remainder of the position that the loop moves along; 0 if too long.
     int period_of_remainder(NodeId id) const {
         const ir::Node& node = layout_.node(id);
         if (node.op != Op::imod || layout_.node(node.operands[0]).op != passing_) return 0;

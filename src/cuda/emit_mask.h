@@ -8,8 +8,9 @@
 
 namespace flexc::cuda {
 
-// What the mask says beside its band, in parts of which each uses other values of rows: a warp
-// looks once for all of its rows, or columns, that are alike to a part. Nothing for other kernels.
+// The mask's conjuncts beside its band, grouped into parts that use the same values of rows and
+// columns: a warp evaluates a part once for all of its rows (or columns) with equal values. Empty
+// for kernels that are not warp-specialized.
 struct MaskPartsText {
     int count = 0;
     std::string text;

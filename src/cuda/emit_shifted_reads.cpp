@@ -18,14 +18,14 @@ using Kind = passes::ArgumentSlot::Kind;
 
 namespace {
 
-// Of what is read, or of its gradient.
+// Writes the policy of one shifted read, or of its gradient.
 class ShiftedReadEmitter {
   public:
     ShiftedReadEmitter(const Layout& layout, const ShiftedRead& read, bool is_gradient = false)
         : layout_(layout), read_(read), is_gradient_(is_gradient), node_(layout.node(read.read)),
           last_(static_cast<std::uint32_t>(node_.operands.size() - 1)) {}
 
-    // more: members that come first.
+    // more: members that come before those that both kinds have.
     std::string text(std::size_t number, const std::string& more) const {
         const ir::Buffer& buffer = layout_.mod().program.buffers[node_.symbol];
         const ir::Dim& extent = buffer.dims[last_];
@@ -50,7 +50,7 @@ class ShiftedReadEmitter {
                         }) +
                "};\n";
     }
-    // Of what is read.
+    // Members that only reads have, not gradients: the element type and the stride along a line.
     std::string element() const {
         const ir::Buffer& buffer = layout_.mod().program.buffers[node_.symbol];
         return formatted("    using Element = {};\n", element_type(buffer.dtype)) +
@@ -74,8 +74,8 @@ class ShiftedReadEmitter {
             return id == kNoNode ? std::string(otherwise) : value(body, id);
         });
     }
-    // Of the element, without the clamp; or where the last index of its line would be 0, since
-    // gradients have elements of a line side by side.
+    // Address of the element that the unclamped index names. For a gradient, the start of its line:
+    // the elements of a gradient's line are contiguous.
     std::string address(Body& body) const {
         std::vector<NodeId> indices = node_.operands;
         indices[last_] = read_.index;

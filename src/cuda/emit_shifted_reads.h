@@ -11,13 +11,14 @@
 
 namespace flexc::cuda {
 
-// What the functions below are computed from.
+// Roots of the functions below: indices of the reads and their clamps.
 std::vector<ir::NodeId> shifted_roots(const std::vector<passes::ShiftedRead>& reads);
 
-// Of those that the forward copies. addend: what elements make of them.
+// Policy of the shifted reads whose tiles the forward copies. addend: the expression that uses
+// them.
 std::string emit_shifted_reads(const Layout& layout, const std::vector<passes::ShiftedRead>& reads,
                                ir::NodeId addend);
-// Of those whose gradients a backward adds by tiles.
+// Policy of the shifted reads whose gradients a backward adds by tiles.
 std::string emit_shifted_gradients(const Layout& layout,
                                    const std::vector<passes::ReadGradient>& gradients,
                                    passes::TileSums tile);

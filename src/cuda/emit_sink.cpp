@@ -91,7 +91,7 @@ bool knows_sink(const passes::Mod& mod, const plan::KernelConfig& config) {
 std::string emit_sink(const passes::Mod& mod, const plan::KernelConfig& config,
                       passes::Precision most) {
     Policy policy("Sink");
-    // Of the generic kernels, which take a row's lse as it is where there is none.
+    // Generic kernels read a row's lse directly if the program has no sink.
     if (takes_lse(config)) policy.constant("kExists", mod.sink != ir::kNoNode);
     if (!knows_sink(mod, config)) return policy.text();
     policy.constant("kExists", true);

@@ -52,7 +52,7 @@ class StagedTableEmitter {
                                     : body.argument({Kind::buffer_extent, node_.symbol, dim});
     }
 
-    // Of indices that are looked at for a whole tile.
+    // For each index that is checked for a whole tile: whether it uses the query (or the key).
     std::string users(std::string_view position, NodeId passes::AddressParts::* part) const {
         std::string which;
         for (std::size_t i = 0; i < checked_.size(); ++i)
@@ -61,7 +61,8 @@ class StagedTableEmitter {
                          "}}\n",
                          position, which);
     }
-    // As many as there are, or more than there is room for.
+    // Number of entries of a head's slice. If it exceeds the room, the exact number does not
+    // matter.
     std::string count() const {
         Body body = this->body();
         std::string product;
@@ -115,7 +116,8 @@ class StagedTableEmitter {
                                "(&strides)[kDims])",
                                body);
     }
-    // What queries or keys alone give of each index that is looked at for a whole tile.
+    // For each index that is checked for a whole tile: the part that depends on the query (or key)
+    // alone.
     std::string checked(std::string_view called, NodeId passes::AddressParts::* part) const {
         if (checked_.empty()) return "";
         Body body = this->body();
@@ -143,7 +145,8 @@ class StagedTableEmitter {
             "void entries_of_checked(const At& at, int (&values)[kCheckedIndices])", body);
     }
 
-    // Of tiles of keys, in bytes: what the first key gives of a place, and steps from there on.
+    // For aligned tiles of keys: the byte offset that the first key gives, and constant steps from
+    // there to each later column.
     std::string aligned() const {
         if (aligned_ == nullptr) return "";
         Body body = this->body();
@@ -174,7 +177,7 @@ class StagedTableEmitter {
             text += numbers_function("least_reach", least) + numbers_function("most_reach", most);
         return text;
     }
-    // Choices, as the lane is not known when the kernel is compiled.
+    // A chain of conditions, as the lane is not known when the kernel is compiled.
     std::string lane_step() const {
         std::string text = "    static __device__ int lane_step(int profile, int lane) {\n";
         for (std::size_t i = 0; i < aligned_->profiles.size(); ++i) {
@@ -198,7 +201,7 @@ class StagedTableEmitter {
     std::vector<const AddressSplit::Index*> checked_;
 };
 
-// Where each begins behind the first, in bytes.
+// Byte offsets of the tables from the start of the first one.
 std::vector<int> table_offsets(const std::vector<int>& words) {
     std::vector<int> offsets;
     int offset = 0;

@@ -13,23 +13,24 @@
 
 namespace flexc::cuda {
 
-// Where a function of an element reads tables: in memory; on chip, where what can be known of whole
-// tiles is; the same, but for conditions of queries and keys; on chip, with everything checked for
-// the element.
+// How a function of an element reads tables: from global memory; from shared memory, where indices
+// are checked once a tile as far as possible; likewise, but conditions of queries and keys decide;
+// from shared memory, with every index checked for each element.
 enum class TableReads : std::uint8_t { memory, staged, conditional, checked };
 std::string_view name(TableReads reads);
 void set_table_reads(Body& body, TableReads reads, bool guesses_logs);
-// What places in these tables are computed from: roots of a kernel's functions.
+// Roots of the functions that compute addresses in these tables.
 std::vector<ir::NodeId> staged_roots(const passes::StagedTables& staged);
-// The policy's constants and a StagedTable of each, for a kernel that keeps so many words of each;
-// none where words is empty. aligned: of all, or empty. provide(body): of what is computed before
-// the kernel.
+// Policy constants, and a StagedTable for each table, for a kernel that keeps words[i] words of
+// table i in shared memory; nothing if `words` is empty. aligned: an entry for each table, or none.
+// provide(body): provides values that were computed before the kernel.
 using ProvideValues = std::function<void(Body&)>;
 std::string emit_staged_tables(Policy& policy, const Layout& layout,
                                const passes::StagedTables& staged, const std::vector<int>& words,
                                const std::vector<passes::AlignedTable>& aligned,
                                const ProvideValues& provide);
-// What decides whether an element uses aligned tables, and whether its addend is in their units.
+// Conditions under which an element reads aligned tables. addend_scales: multiplying all tables by
+// a number multiplies the element's addend by it, see passes::scales_with_tables().
 void add_table_conditions(Policy& policy, const Layout& layout,
                           const passes::TableConditions& conditions, bool addend_scales);
 

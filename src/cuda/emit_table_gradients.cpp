@@ -51,7 +51,7 @@ class TableEmitter {
             kinds->query_dim, kinds->query_kinds, kinds->key_kinds);
     }
 
-    // What has no room there is outside of every buffer that these kernels take.
+    // An index clamped to 32 bits. Clamped ones are outside every buffer that these kernels accept.
     std::string in_32_bits(const Body& body, NodeId index) const {
         if (layout_.type(index) == CType::narrow) return body.text(index);
         return formatted("static_cast<int>(flexc_max(flexc_min({}, 0x7fffffffll), -0x7fffffffll))",
@@ -122,7 +122,7 @@ class TableEmitter {
                member_function(formatted("{}Parts {}(const At& at)", of, name), body.statements());
     }
 
-    // Of the dims that change inside of a head: extents, or the gradient's strides.
+    // Extents, or strides of the gradient, of the dimensions whose index varies within a head.
     std::string of_dims(std::string_view type, Kind kind) const {
         Body body = this->body();
         for (std::size_t i = 0; i < dims_.size(); ++i)
@@ -136,7 +136,7 @@ class TableEmitter {
                                body.statements());
     }
 
-    // Of dS.
+    // The number that sums of dS are multiplied by.
     std::string factor() const {
         Body body = this->body();
         std::string value = real_literal(passes::table_factor(layout_.mod(), gradient_));
@@ -148,7 +148,7 @@ class TableEmitter {
         return member_function("float factor(const At& at)", body.statements());
     }
 
-    // Where the head's entries begin; null where that is outside of the buffer.
+    // Address of a head's first entry; null if that is outside the buffer.
     std::string slice() const {
         Body body = this->body();
         std::vector<NodeId> of_head;

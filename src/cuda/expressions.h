@@ -22,8 +22,8 @@ const char* spelling(CType type);
 // What every function of a mod's text shares: names, types, and what each place keeps.
 class Layout {
   public:
-    // The roots of all functions that will be written.
-    // `most`: as rough as values may be, see passes/precision.h.
+    // roots: of all functions that will be written. most: the lowest precision that values may
+    // have, see passes/precision.h.
     Layout(const passes::Mod& mod, const std::vector<ir::NodeId>& roots, passes::Precision most);
 
     const passes::Mod& mod() const { return *mod_; }
@@ -40,34 +40,37 @@ class Layout {
     bool is_of_term(ir::NodeId id) const { return mod_->counters[id] != ir::kNoNode; }
     passes::Precision precision(ir::NodeId id) const { return precisions_[id]; }
     bool is_fast(ir::NodeId id) const { return precision(id) != passes::Precision::exact; }
-    // For kernels whose elements lie at constant distances from one that is known as first_q,
-    // first_kv: what is affine in both becomes a float that is computed there, plus a constant.
+    // Called for kernels whose elements lie at constant distances from a first one, at first_q and
+    // first_kv: an integer that is affine in both positions becomes a float computed there plus a
+    // constant.
     void split_positions() { splits_positions_ = true; }
     bool splits_positions() const { return splits_positions_; }
-    // For kernels that take buffers whose offsets have room in 32 bits, where elements find them:
-    // plan::small_buffers().
-    // key_width: of the kernel's 2-D key index; 0 for none.
+    // Called for kernels whose buffers have offsets that fit into 32 bits (plan::small_buffers()),
+    // which then compute the offsets of elements in 32 bits. key_width: of the 2-D key index, 0 for
+    // none.
     void use_narrow_offsets(const std::vector<ir::NodeId>& roots, int key_width);
-    // For kernels that keep these tables on chip: what places there are computed from has 32 bits.
-    // Null for a read of no such table.
+    // Called for kernels that keep these tables in shared memory: addresses there are computed in
+    // 32 bits. staged_table() returns null for a read of any other table.
     void stage_tables(const passes::StagedTables& staged);
     const passes::StagedTable* staged_table(ir::NodeId read) const;
     std::ptrdiff_t staged_index(const passes::StagedTable& table) const {
         return &table - staged_->tables.data();
     }
-    // What wraps around, with every bit that counts.
+    // Whether a node was made for the address in a staged table: it may overflow and wrap, because
+    // only the sum of such nodes is an index.
     bool wraps(ir::NodeId id) const {
         return staged_ != nullptr && id >= staged_->first_node && !is_free(id);
     }
-    // The argument that has this size: where the program itself does not use it, a buffer's extent.
+    // The argument that holds this size. If the program does not use the size itself, that is the
+    // extent of a buffer.
     passes::ArgumentSlot slot_of_size(std::uint32_t size) const;
-    // Reads of elements that have narrow offsets. What rows and columns know of these is kept with
-    // their values: Body::offset_part().
+    // Reads for each element whose offsets are computed in 32 bits. The parts of an offset that
+    // depend on the row or column alone are kept with their values: Body::offset_part().
     const std::vector<ir::NodeId>& narrow_reads() const { return narrow_reads_; }
-    // A quotient of an element by one number of all of a head's, which may be a few roundings off:
-    // the element is multiplied by the reciprocal.
+    // Whether a quotient of an element by a value of its head may be a few roundings off, so that
+    // the element is multiplied by a reciprocal instead.
     bool has_reciprocal(ir::NodeId quotient) const;
-    // What reciprocals the place keeps, but for those of constants.
+    // Divisors, other than constants, whose reciprocals this place computes and keeps.
     std::vector<ir::NodeId> divisors(passes::Place place) const;
     // Values that a place computes for later ones, in the order of the graph.
     const std::vector<ir::NodeId>& kept(passes::Place place) const {
@@ -105,44 +108,43 @@ class Body {
     // A function that computes nothing itself, later than the head and outside rows and columns.
     static Body after_head(const Layout& layout) { return {layout, passes::Place::element, ""}; }
 
-    // The node is there already, under this name, whatever its place. Before compute().
+    // Says that the node's value exists under this name, whatever its place. Before compute().
     void provide(ir::NodeId id, std::string name) { values_[id] = std::move(name); }
-    // Reads of floats that may be outside their buffers load nothing then, instead of being
-    // branched around: for functions of many elements, whose addresses and loads do not depend on
-    // each other.
+    // Makes reads of floats that may be outside their buffers use predicated loads instead of
+    // branches: for functions that are inlined for many elements, so that their loads can overlap.
     void read_without_branches() { reads_without_branches_ = true; }
-    // Reads of tables that are kept on chip are of memory there. Unless checks_all, what can be
-    // known of a whole tile is: that its indices are inside of slices. guesses_logs: int(log(x) *
-    // c) may be another whole number where the element's `doubt` becomes true. Before compute().
+    // Makes reads of staged tables load from shared memory. checks_all: check every index for each
+    // element, even those that are checked once a tile elsewhere. guesses_logs: int(log(x) * c) may
+    // round to another integer where the element's `doubt` becomes true. Before compute().
     void read_staged_tables(bool checks_all, bool guesses_logs) {
         reads_staged_ = true;
         checks_all_ = checks_all;
         guesses_logs_ = guesses_logs;
     }
     bool has_guesses() const { return has_guesses_; }
-    // Declares what the roots need. Once, before the texts are asked for.
+    // Declares the values of the roots. Called once, before any text is asked for.
     void compute(const std::vector<ir::NodeId>& roots);
-    // A loop over a counter. What its nodes need of this body has been declared; `fill` adds
-    // statements to the body of the loop.
+    // Writes a loop over a counter. The values that its nodes need must have been computed; `fill`
+    // adds statements to the body of the loop.
     void loop(ir::NodeId counter, const std::function<void(Body&)>& fill);
     std::string text(ir::NodeId id) const;
     std::string text_as(ir::NodeId id, CType type) const;
 
-    // Where the element that a read names lies: whether it is inside its buffer ("" when that is
-    // proven), and its offset from `data`.
+    // For the element that a read names: inside() is the condition that it is in its buffer (""
+    // when that is proven), offset() its offset from `data`.
     std::string inside(ir::NodeId read) const;
     std::string offset(ir::NodeId read, passes::ArgumentSlot::Kind stride) const;
 
-    // Of what a narrow read names for all elements of a head.
+    // Base address, for one head, of a read with narrow offsets.
     std::string base(ir::NodeId read) const;
-    // What a place knows of the offset of a narrow read, in 32 bits; "": nothing.
+    // The part of a narrow read's offset that a place knows, in 32 bits; "" for none.
     std::string offset_part(ir::NodeId read, passes::ArgumentSlot::Kind stride,
                             passes::Place place) const;
 
     std::string argument(passes::ArgumentSlot slot) const;
     void line(const std::string& statement) { text_ += "    " + statement + "\n"; }
     const std::string& statements() const { return text_; }
-    // About how many instructions what compute() declared takes.
+    // Estimated number of instructions of what compute() declared.
     int instructions() const { return instructions_; }
 
   private:
@@ -190,20 +192,20 @@ class Body {
     int instructions_ = 0;
 };
 
-// What terms use that does not change with their counter, once each.
+// Returns the nodes that terms use and that do not change with their counter, each once.
 std::vector<ir::NodeId> entering(const Layout& layout, const std::vector<ir::NodeId>& terms);
 
-// A function of the device; the signature is without what comes before its type.
+// Text of a __device__ function; the signature is without "__device__" and what goes with it.
 std::string device_function(std::string_view signature, const Body& body);
-// A function of an element, "TYPE NAME(const At& at, ...)", which kernels call for each of a
-// thread's. Where it is longer than what they write out, it calls one that is not inlined and takes
-// the values of `at` as arguments, so that these can stay in registers. parameter: of a float
-// beside `at`, or "". instructions_beside: of what else is written out for each element.
+// Text of "TYPE NAME(const At& at, ...)", a function of an element that kernels inline for each
+// element of a thread. If it is too long for that, it calls one that is not inlined and takes the
+// values of `at` as arguments, so that they can stay in registers. parameter: name of a float
+// argument after `at`, or "". instructions_beside: what else is inlined for each element.
 std::string element_function(std::string_view type, std::string_view name,
                              std::string_view parameter, const Body& body,
                              int instructions_beside = 0);
-// A function of a place before the element that calls one which is not inlined. The body is written
-// with "at." before what the parameters name.
+// Text of a function of an earlier place than the element that calls a function which is not
+// inlined. The body is written with "at." before the names of the parameters.
 std::string called_place_function(std::string_view type, std::string_view name,
                                   std::string_view parameters, const Body& body);
 // Drops brackets around the whole text.

@@ -16,7 +16,7 @@ std::string_view element_type(DType dtype);
 // Letters, digits and underscores only. What is appended later keeps it apart from keywords.
 std::string sanitized(const std::string& name);
 
-// One field of mod::Arguments per slot.
+// A member of mod::Arguments, one for each argument slot.
 struct ArgumentField {
     passes::ArgumentSlot slot;
     std::string name;

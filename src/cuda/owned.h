@@ -7,8 +7,8 @@
 
 namespace flexc::cuda {
 
-// Of one device, whose context is made current when it ends. At the end of a process the driver may
-// be gone; there is nothing to do about a failure then.
+// Owns a handle of one device; kDestroy runs in that device's context. Failures are ignored,
+// because at the end of a process the driver may already be gone.
 template <Result<void> (*kDestroy)(void*)> class Owned {
   public:
     Owned() = default;

@@ -17,8 +17,8 @@ struct KernelUsage {
     bool serialised = false; // wgmma one after another, or setmaxnreg ignored: half the speed
 };
 
-// In the order of the log; lines that it does not know are skipped. What is serialised is told of
-// the whole log.
+// Returns an entry for each kernel, in the order of the log; unknown lines are skipped. A warning
+// about serialised wgmma anywhere in the log sets `serialised` for all kernels.
 std::vector<KernelUsage> parse_ptxas_log(std::string_view log);
 
 } // namespace flexc::cuda

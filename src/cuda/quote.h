@@ -6,7 +6,8 @@
 
 namespace flexc::cuda {
 
-// As a comment. A backslash at the end of a line would continue it: there are none.
+// Returns the source as // comments, with no backslash at the end of a line, which would continue
+// the comment.
 std::string quoted(std::string_view source);
 
 } // namespace flexc::cuda

@@ -47,7 +47,8 @@ std::vector<CopiedBias> tiled_biases(const passes::Mod& mod, const KernelConfig&
 
 namespace {
 
-// Those of shifted reads, unless blocks do not know which tiles others leave out.
+// Returns the gradients of shifted reads whose every element exactly one block stores. With a block
+// mask there are none, because a block does not know which tiles other blocks skip.
 std::vector<StoredGradients::Lines> stored_lines(const passes::Mod& mod,
                                                  const KernelConfig& config) {
     std::vector<StoredGradients::Lines> lines;

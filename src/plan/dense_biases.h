@@ -19,15 +19,16 @@ struct CopiedBias {
     std::size_t element_bytes = 0;
 };
 
-// Of a read of the score mod.
+// Returns the argument words of the buffer that `read`, a dense bias of the score mod, reads.
 CopiedBias copied_bias_of(const passes::Mod& mod, ir::NodeId read);
 
-// Those that a fused backward copies and adds to.
+// Returns the dense biases that a fused backward copies by tiles, and the gradients that it adds by
+// tiles.
 std::vector<CopiedBias> tiled_biases(const passes::Mod& mod, const KernelConfig& config);
 
-// Buffers whose gradients the blocks of a fused backward store before others add to them, so that
-// nobody clears them; and of which one block stores each element, a line of them for each head and
-// query, or key.
+// Gradients of buffers that the blocks of a fused backward store before other blocks add to them,
+// so that the buffers need not be zeroed first. `lines` are the gradients of which exactly one
+// block stores each element, one line for each head and query (or key).
 struct StoredGradients {
     struct Lines {
         std::uint32_t buffer;

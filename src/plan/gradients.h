@@ -1,5 +1,5 @@
-// The parts that backward passes of all families have: facts of rows, gradients of captured buffers
-// that are summed exactly or returned in another type than f32.
+// Steps and regions that the backward passes of all families share: facts of rows, and gradients of
+// captured buffers that are summed exactly or returned in a type other than f32.
 #pragma once
 
 #include "plan/pass.h"
@@ -8,30 +8,30 @@ namespace flexc::plan {
 
 class Program;
 
-// A kernel that passes over rows, or elements, once at the speed of memory.
+// Returns the configuration of a memory-bound kernel that visits each row (or element) once.
 KernelConfig streaming_kernel(std::string_view family, KernelKind kind, std::string_view path,
                               std::string_view entry, std::string_view reason);
-// The region of row facts, and what kernels are told of it.
+// Adds the region of row facts, and the arguments by which kernels find it.
 void add_row_facts(const Program& program, PassPlan& pass);
-// Why a delta kernel reads the program.
+// Added to a delta kernel's reason if the program has a sink.
 inline constexpr std::string_view kBesideSink = ", weights beside a sink and its gradient";
-// Finds what the weights of each row are relative to; in the module of the kernel that computes the
-// scores.
+// The launch that finds the reference to which the weights of each row are relative (see
+// templates/sm80/row_references.cuh). Its function is in the module of `kernel`.
 Launch find_references(const Program& program, std::size_t kernel);
-// Tiles of so many queries, of all heads: blocks of kernels that have one each.
+// Number of tiles of `tile` queries in all heads: the blocks of a kernel with one tile a block.
 Extent query_tiles(const Program& program, int tile);
-// The same of keys; and where ragged keys have launches by heads, as many for each request as for
-// the longest.
+// Number of tiles of keys in all heads. key_tiles_of_each(): for launches by heads, in which each
+// request of ragged keys has as many tiles as the longest one.
 Extent key_tiles(const Program& program, int tile);
 Extent key_tiles_of_each(int tile);
-// Queries of all heads, each of which, or each request in it, is lengthened to whole tiles of
-// kReferenceRows: `factor` for each `per` of them.
+// Number of queries in all heads, with each head (or each request in it) padded to a multiple of
+// kReferenceRows, times `factor` and divided by `per`.
 Extent padded_query_rows(const Program& program, int factor, int per = 1);
 
-// Region::exact_sums, and what the runtime must know of them.
+// Adds Region::exact_sums, and the PassPlan::exact_gradients by which the runtime finds them.
 void add_exact_sums(const Program& program, PassPlan& pass);
 void add_fill_of_exact_sums(PassPlan& pass);
-// The kernels and steps that come last.
+// Adds the last kernels and steps of a backward: those that round sums and gradients.
 void add_rounding(const Program& program, PassPlan& pass);
 
 } // namespace flexc::plan

@@ -40,13 +40,13 @@ struct Length {
 };
 constexpr Length tiles_of(Length::Of of, int tile) { return {of, 0, tile, tile}; }
 
-// What a call gives for the lengths above.
+// The values of these lengths in one call.
 struct CallLengths {
     std::int64_t batch = 1, heads = 1, kv_heads = 1, queries = 1, keys = 1;
     std::int64_t all_queries = 0, all_keys = 0;
 };
 
-// A sum of products of lengths. Amounts that do not fit stay at the greatest.
+// A sum of products of lengths. Sums that overflow saturate.
 struct Extent {
     struct Product {
         std::int64_t factor = 1;
@@ -80,7 +80,7 @@ std::string_view name(Region region);
 inline constexpr std::size_t kMostFamilyBytes = 96;
 inline constexpr std::size_t kNoArgument = std::numeric_limits<std::size_t>::max();
 
-// Where a member of a first argument is, in bytes.
+// Returns the byte offset of a member in a kernel's first argument.
 template <typename Arguments, typename T> std::size_t argument(T Arguments::* member) {
     static_assert(sizeof(Arguments) <= sizeof(AttentionArguments) + kMostFamilyBytes);
     static const Arguments all{};
@@ -92,10 +92,10 @@ struct WorkspaceRegion {
     Region region;
     int element_bytes = sizeof(float);
     Extent elements;
-    // Also an element for each of the gradients of these buffers.
+    // The region has one more element for each element of these buffers' gradients.
     std::vector<std::uint32_t> of_gradients = {};
     std::size_t argument = kNoArgument; // byte of the first argument where its address goes
-    // Filled and named only in calls whose gradients are stored first: PassPlan::stored_gradients.
+    // Zeroed, and passed to the kernel, only in calls that use PassPlan::stored_gradients.
     bool of_stored_gradients = false;
 };
 
@@ -130,11 +130,11 @@ struct Launch {
     bool of_many_rows = false; // not where no request has more than kMostFewRows
     std::vector<Region> reads = {}, writes = {};
 };
-// One launch for each exact gradient, from its sums.
+// One launch for each exactly summed gradient, which rounds its sums and adds them to the gradient.
 struct RoundSums {
     std::size_t kernel = 0;
 };
-// One launch for each gradient that is returned in another type than f32.
+// One launch for each gradient that is returned in a type other than f32.
 struct RoundGradients {
     std::size_t kernel = 0;
 };
@@ -146,7 +146,8 @@ struct ExactGradient {
     std::size_t word = 0;
 };
 
-// So many sequences of a call, those of each head counted, are many: they fill a GPU several times.
+// From so many sequences on (batch entries times heads), a call counts as having many short
+// sequences: they fill a GPU several times over.
 inline constexpr int kManySequences = 1024;
 
 struct PassPlan {
@@ -156,14 +157,14 @@ struct PassPlan {
     std::vector<LengthArgument> length_arguments;
     std::vector<Step> steps;
 
-    // Of calls that it can take, beside tensor maps that can be made of their tensors.
+    // What a call must satisfy to use this pass, besides tensors that TMA can walk.
     int most_rows = 0;                // KernelRequest::most_rows
-    bool heads_have_own_keys = false; // each head of queries
+    bool heads_have_own_keys = false; // every query head has a KV head of its own
     float least_scale = -std::numeric_limits<float>::infinity();
-    // q_offset and kv_offset are multiples.
+    // q_offset and kv_offset must be multiples of these.
     int query_offset_step = 1, key_offset_step = 1;
-    std::vector<CopiedBias> tiled_biases;   // whose rows are aligned
-    std::vector<BufferWords> small_buffers; // whose offsets have room in 32 bits
+    std::vector<CopiedBias> tiled_biases; // whose rows must be aligned
+    std::vector<BufferWords> small_buffers; // whose offsets must fit into 32 bits
 
     std::vector<CopiedBias> copied_biases; // by TMA, where its rows allow it: none or one
     StoredGradients stored_gradients;

@@ -9,7 +9,7 @@
 
 namespace flexc::plan {
 
-// What warpgroups do one at a time.
+// Which part of the main loop the warpgroups of a block run one at a time.
 enum class PingPong : std::uint8_t { none, mma, softmax };
 std::string_view name(PingPong ping_pong);
 

@@ -18,7 +18,7 @@ Result<Target> target_of(std::string_view arch);
 
 // The name of the target for a device of this compute capability times ten.
 std::string arch_name(int number);
-// That number from a name; 0 when it is none.
+// Returns the compute capability times ten of an architecture's name; 0 if it is not such a name.
 int arch_number(std::string_view name);
 
 } // namespace flexc::plan

@@ -44,7 +44,7 @@ ScoreWork score_work(const passes::Mod& mod, passes::Precision most) {
     for (const ir::NodeId id : ir::reachable(graph, std::span(&mod.score, 1))) {
         const ir::Node& node = graph[id];
         if (mod.place[id] != passes::Place::element || ir::info(node.op).is_leaf()) continue;
-        // Else reciprocals are kept.
+        // Other quotients multiply by a reciprocal that is computed once for many elements.
         const bool divides =
             node.op == Op::fdiv && mod.place[node.operands[1]] == passes::Place::element;
         work.instructions += node.op == Op::fdiv && !divides

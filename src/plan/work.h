@@ -30,25 +30,26 @@ constexpr int kMostScoreOperations = 32, kMostOperations = 96;
 // and where much spills, few of them stop to, so that the generic kernel follows the first.
 bool is_large(const passes::Mod& mod);
 
-// What the roots need for each element, in instructions, as far as this can be told before integers
-// have widths.
+// Estimates how many instructions the roots need for each element, before integers have been given
+// widths.
 int element_instructions(const passes::Mod& mod, std::span<const ir::NodeId> roots);
 
-// What a score mod takes for each element of a forward, in instructions: all, and of the special
-// function unit.
+// Instructions that a score mod needs for each element of a forward: all of them, and those of the
+// special function unit (SFU).
 struct ScoreWork {
     int instructions = 0, special_functions = 0;
 };
 ScoreWork score_work(const passes::Mod& mod, passes::Precision most);
 
-// Whether that is more than kernels write out.
+// Whether the roots need more than kMostWrittenOut instructions for each element.
 bool is_long(const passes::Mod& mod, std::span<const ir::NodeId> roots);
 
-// Of these, how many a usual program may have where each candidate of a kernel is compiled.
+// A program with fewer instructions for each element than this has every candidate of a kernel
+// compiled.
 constexpr int kFewInstructions = 40;
 
-// Of so many instructions, how many a warp-specialized backward has in all copies of them that it
-// writes out for kinds of tiles.
+// Given the instructions for one element, returns how many a warp-specialized backward contains,
+// which has a copy of them for each kind of tile.
 int copied_instructions(const passes::Mod& mod, int instructions);
 
 } // namespace flexc::plan

@@ -18,18 +18,19 @@ struct Family {
     std::string_view name;   // "sm90"
     std::string_view called; // "Hopper"
     bool (*runs_on)(int arch);
-    // What a user should know who compiles for this target; empty: nothing.
+    // Returns advice to print for a user who compiles for this target; empty if there is none.
     std::string_view (*warning)(const Target& target);
-    // Why its kernels are none for the request; empty: they are. Asked of forward and of the
-    // backward kernels that compute dk and dv.
+    // Returns why this family's kernels cannot compute the request; empty if they can. Called for
+    // the forward and for the backward kernels that compute dk and dv.
     std::string_view (*why_not)(const KernelRequest& request);
-    // Configurations for a request that it can do, best first. is_last_resort: of other families,
-    // all have been refused before these.
+    // Returns the configurations that can compute the request, best first. is_last_resort:
+    // candidates of other families come before these, which are compiled only if all of those are
+    // refused.
     std::vector<KernelConfig> (*candidates)(const KernelRequest& request, bool is_last_resort);
-    // How a block of the forward may divide its work, the family's own choice first; null: in one
-    // way only.
+    // Returns the ways in which a block of the forward may divide its work, the family's own choice
+    // first; null if the family has only one way.
     std::vector<ForwardSchedule> (*schedules)(const KernelRequest& request);
-    // The pass whose main kernel is one of those candidates.
+    // Builds the pass that has `main`, one of the candidates, as its main kernel.
     PassPlan (*forward)(const Program& program, const KernelConfig& main);
     PassPlan (*backward)(const Program& program, const KernelConfig& main);
 };

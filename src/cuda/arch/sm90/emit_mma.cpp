@@ -25,8 +25,9 @@ std::string operands(int first, int count) {
     return text;
 }
 
-// One instruction, for so many columns from the first. `left`: registers, or a descriptor.
-// dtype: of both operands; accumulators are floats whatever it is.
+// One wgmma instruction, for `columns` columns of the accumulator from column `first` on. `left`:
+// registers of the left operand, or its descriptor. `dtype` is the type of both operands;
+// accumulators are always f32.
 std::string product(DType dtype, int first, int columns, std::string_view left,
                     std::string_view adds, std::string_view transposed) {
     const std::string_view type = dtype == DType::f16 ? "f16" : "bf16";
@@ -35,8 +36,8 @@ std::string product(DType dtype, int first, int columns, std::string_view left,
                      columns, type, type, operands(first / 2, columns / 2), left, adds, transposed);
 }
 
-// All instructions of a product. Each statement that names so many registers takes compilers long,
-// and what comes between statements could touch the registers.
+// All instructions of a matrix product as one asm statement. Each statement that names so many
+// registers takes the compiler long, and code between two of them could touch the registers in use.
 std::string statement(std::string_view declarations, std::string_view text, int accumulators,
                       std::string_view inputs) {
     std::string outputs;
@@ -50,7 +51,8 @@ std::string statement(std::string_view declarations, std::string_view text, int 
 
 int steps_of(int columns) { return (columns + kSummed - 1) / kSummed; }
 
-// Of the columns of a step, in panels of so many rows.
+// Offset of a step's columns in a swizzled operand, in descriptor units; its panels have `rows`
+// rows.
 int units_before(int step, int rows) {
     return step / kPanelSteps * rows * kRowUnits + step % kPanelSteps * kStepUnits;
 }

@@ -70,10 +70,11 @@ KernelConfig configured(const KernelRequest& request, const Shape& shape) {
     return config;
 }
 
-// Of sequences that are one tile at most.
+// Tiles for short sequences, each of which fits into a single tile.
 constexpr std::array kShortShapes = {Shape{16, 16, 1}, Shape{32, 32, 1}, Shape{64, 64, 2}};
 
-// If it spills, it has half as many blocks.
+// Returns the kernel for short sequences, then the same kernel with half as many resident blocks,
+// which is compiled if the first one spills.
 std::vector<KernelConfig> short_candidates(const KernelRequest& request) {
     const Shape& shape = *std::ranges::find(kShortShapes, request.most_rows, &Shape::key_tile);
     KernelConfig config = configured(request, shape);

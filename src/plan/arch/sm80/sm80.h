@@ -12,25 +12,26 @@ namespace flexc::plan::sm80 {
 inline constexpr std::string_view kName = "sm80";
 const Family& family();
 
-// What shared memory depends on.
+// Returns the sizes that determine a kernel's shared memory layout.
 ::sm80::TileSizes sizes(const KernelRequest& request, int query_tile, int key_tile, int stages);
 
-// Bytes that may spill of kernels for short sequences: of what is used once or twice for each.
+// Bytes that a kernel for short sequences may spill: values that are used once or twice a sequence.
 inline constexpr int kSpillsOfSequence = 64;
-// How many blocks a multiprocessor has: all that so many registers of a thread and shared memory
-// allow, so that loads of short sequences are on their way at all times.
+// Returns how many blocks should be resident on a multiprocessor: the most that registers (so many
+// for each thread) and shared memory allow, so that loads of short sequences are always in flight.
 int blocks_at_once(const KernelRequest& request, int registers, int warps, int shared_bytes);
 
 std::vector<KernelConfig> forward_candidates(const KernelRequest& request, bool is_last_resort);
-// Of requests with few queries.
+// Returns the kernel for requests with few queries (forward only).
 KernelConfig few_queries_kernel(const KernelRequest& request);
-bool is_of_warpgroups(const KernelConfig& config); // such a kernel, where blocks have many rows
-// Of its blocks; each has tiles of its own.
+bool is_of_warpgroups(const KernelConfig& config); // its blocks of many rows use wgmma
+// Tile sizes of the kernel for few queries. Each of its blocks computes one or more such tiles.
 ::sm80::TileSizes few_queries_sizes(const KernelConfig& config, const KernelRequest& request);
-// Puts that kernel before the launch of a forward of requests, which leaves those to it.
+// Adds the kernel for few queries to a forward pass, ahead of its last launch, which then skips the
+// requests that have few queries.
 void add_few_queries(const Program& program, PassPlan& pass);
-// Of backward_fused, which adds to dq by atomics, and backward_dkdv, which leaves dq to the query
-// kernel.
+// Candidates for backward_fused, which adds to dq with atomics, and for backward_dkdv, which leaves
+// dq to query_kernel().
 std::vector<KernelConfig> backward_candidates(const KernelRequest& request, bool is_last_resort);
 KernelConfig query_kernel(const KernelRequest& request);
 KernelConfig delta_kernel();
