@@ -6,8 +6,8 @@
 
 namespace sm80 {
 
-// How many warps lie along the rows of a result of `fragments` x `units` pieces of 16 x 16: least
-// work for the busiest warp, then fewest operand loads.
+// Returns how many warps divide the rows of a result of `fragments` x `units` pieces of 16 x 16:
+// the choice with the least work for the busiest warp, then with the fewest operand loads.
 constexpr int warps_along_rows(int fragments, int units, int warps) {
     int best = 1, best_cost = 1 << 30;
     for (int along = 1; along <= warps && fragments % along == 0; along *= 2) {
@@ -40,10 +40,10 @@ template <int kHeight_, int kWidth, int kWarps, bool kWholeRows = false> struct 
     static __device__ int warp() { return static_cast<int>(threadIdx.x) / 32; }
     static __device__ int first_row() { return warp() / kAcross * 16 * kRowFragments; }
     static __device__ int first_column() { return warp() % kAcross * 16 * kUnits; }
-    // Where this thread's row or pair of columns is in the result.
+    // Row of the result, and first of a pair of columns, of this thread's i-th row and pair.
     static __device__ int row(int i) { return first_row() + 8 * i + lane_index() / 4; }
     static __device__ int column(int i) { return first_column() + 8 * i + lane_index() % 4 * 2; }
-    // Whether the unit exists: the last warps have fewer where the width does not divide.
+    // Whether the unit exists: if the width does not divide evenly, the last warps have fewer.
     static __device__ bool has_unit(int unit) {
         return kPaddedWidth % (16 * kUnits * kAcross) == 0 ||
                first_column() + 16 * unit < kPaddedWidth;
@@ -93,7 +93,7 @@ __device__ inline void accumulate_units(float (&sum)[Result::kRowFragments][kCol
     }
 }
 
-// The same for all units. kUnrolled: left needs to know k while compiling.
+// The same for all units. kUnrolled: `left` needs k as a compile-time constant.
 template <typename E, int kDepth, bool kUnrolled = false, typename Result, typename Left,
           typename Right>
 __device__ inline void accumulate(Result& sum, Left left, Right right) {
@@ -200,7 +200,7 @@ __device__ inline void mma_columns(Result& result, Tile<E, kDepth, kRows> left,
         });
 }
 
-// The warp's part of a result goes to a tile, as elements of the tile's type.
+// Stores the warp's part of a result to a tile, in the tile's element type.
 template <typename Result, typename E, int kRows, int kColumns>
 __device__ inline void store_result(Tile<E, kRows, kColumns> tile, Result& result) {
 #pragma unroll

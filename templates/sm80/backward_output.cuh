@@ -1,4 +1,4 @@
-// How gradients leave the chip: any type, any strides, stored or added.
+// Stores gradients to global memory: any type, any strides, overwriting or accumulating.
 #pragma once
 
 #include "sm80/tile.cuh"
@@ -21,7 +21,7 @@ __device__ inline void store_pair(const Plane<E>& plane, bool paired, int row, i
     }
 }
 
-// One (b, h) of a gradient tensor.
+// The [rows, columns] of a gradient tensor for one (b, h), in f32 or in the type of the elements.
 template <typename E> struct GradientPlane {
     Plane<float> wide;
     Plane<E> narrow;
@@ -47,7 +47,7 @@ template <typename E> struct GradientPlane {
     }
 };
 
-// Of a tensor with a row for each query, or each key, of one head.
+// The plane of one head, in a tensor with a row for each query, or for each key.
 template <typename E>
 __device__ inline GradientPlane<E> query_gradient(const TensorArgument& tensor, unsigned flags,
                                                   const SequenceLength& length, int h) {
@@ -59,8 +59,8 @@ __device__ inline GradientPlane<E> key_gradient(const TensorArgument& tensor, un
     return {key_plane<float>(tensor, length, h_kv), key_plane<E>(tensor, length, h_kv), flags};
 }
 
-// Rows first_row + i of the plane, those before `length`, get factor * row i of a block's result,
-// which goes through shared memory as floats.
+// Stores factor * row i of a block's result to row first_row + i of the plane, for rows before
+// `length`. The result goes through shared memory as floats.
 template <typename FloatTile, int kThreads, typename E, typename Result>
 __device__ inline void store_gradient(unsigned shared, Result& result,
                                       const GradientPlane<E>& plane, int first_row, int length,
@@ -79,15 +79,15 @@ __device__ inline void store_gradient(unsigned shared, Result& result,
     }
 }
 
-// to[0] += x, by anyone at any time.
+// to[0] += x, atomically.
 __device__ inline void add_atomically(float* to, float x) {
     asm volatile("red.global.add.f32 [%0], %1;" ::"l"(to), "f"(x) : "memory");
 }
 
-// to[0 .. columns) += 16 columns of a row (fewer when columns < 16), which a quad of threads holds:
-// two each of the first 8 in `left`, two each of the last 8 in `right`. All threads of the warp
-// call this. kAligned: rows are aligned to 16 bytes; then neighbours swap halves, so that each
-// thread adds four columns at once.
+// Adds 16 columns of a row (fewer if columns < 16), held by a quad of threads, to to[0 .. columns)
+// atomically: each thread has two of the first 8 in `left` and two of the last 8 in `right`. Called
+// by all threads of the warp. kAligned: rows are aligned to 16 bytes; neighbours then swap halves,
+// so that each thread adds four columns at once.
 template <bool kAligned>
 __device__ inline void add_atomically(float* to, int columns, const float (&left)[2],
                                       const float (&right)[2]) {

@@ -1,6 +1,6 @@
-// What sequences of a head have in common, in a block that has one of them after another: values
-// that the score mod computes from h, q and kv alone, and sums of gradients of what it reads by
-// these. Each thread has those of its own elements.
+// What all sequences of a head share, in a block that computes them one after another: values that
+// the score mod computes from h, q and kv alone, and sums of gradients of what it reads by h, q and
+// kv. Each thread has those of its own elements.
 #pragma once
 
 #include "common/select.h"
@@ -8,7 +8,7 @@
 
 namespace sm80 {
 
-// Of a whole sequence.
+// The scores of a whole sequence, in registers of the block.
 using SequenceScores = WarpResult<mod::kQueryTile, mod::kKeyTile, mod::kWarps>;
 
 // A float for each of a thread's elements.
@@ -24,8 +24,8 @@ class OwnElements {
     __device__ float load(int row, int column) const { return load_shared_float(at(row, column)); }
     __device__ void store(int row, int column, float x) const { store_shared(at(row, column), x); }
 
-    // visit(row, column, element, inside) for all of them. Elements of a column come together, so
-    // that what they read is on its way at a time.
+    // Calls visit(row, column, element, inside) for each of the thread's elements. Those of a
+    // column come together, so that the loads of their reads overlap.
     template <typename Visit>
     static __device__ void visit(const Surroundings& around, Visit visit_element) {
         const auto& [attention, arguments, place, length] = around;
@@ -70,7 +70,7 @@ class ValuesOfThreads {
     static constexpr int kBytes = OwnElements::kBytes;
     __device__ explicit ValuesOfThreads(unsigned base) : elements_(base) {}
 
-    // Of the head, unless they are here.
+    // Computes the values of the head, unless the sequence before had the same head.
     __device__ void find(const Surroundings& around) {
         const auto& [attention, arguments, place, length] = around;
         if (place.h == head_) return;
@@ -80,7 +80,7 @@ class ValuesOfThreads {
     __device__ float load(int row, int column) const { return elements_.load(row, column); }
 
   private:
-    // Apart, so that it has registers of its own: a block comes here once for many sequences.
+    // Not inlined, so that it does not take registers from the main loop: it is called once a head.
     static __device__ __noinline__ void store_all(const KernelArguments& attention,
                                                   const mod::Arguments& arguments,
                                                   OwnElements elements, int b, int h, int h_kv) {
@@ -117,7 +117,7 @@ class GradientsOfThreads {
         elements_.store(row, column,
                         elements_.load(row, column) + mod::shared_gradient(joint, d_modified));
     }
-    // To memory, when the sequences of a head have passed.
+    // Adds the sums to the gradient in global memory, after the last sequence of a head.
     __device__ void flush(const Surroundings& around) const {
         OwnElements::visit(around, [&](int row, int column, const mod::At& at, bool inside) {
             const float sum = elements_.load(row, column);

@@ -29,8 +29,9 @@ using PTile = Tile<Element, mod::kQueryTile, mod::kKeyTile>; // P, or dS
 using KeyGradient = WarpResult<mod::kKeyTile, mod::kHeadDim, mod::kWarps>;
 using ValueGradient = WarpResult<mod::kKeyTile, mod::kHeadDimV, mod::kWarps>;
 
-// A tile of scores: its first positions, where load_row_sums put lse and delta of its rows, the
-// distance between the two, and whether the block mask says that nothing is hidden.
+// A tile of scores: its first positions, the shared memory where load_row_sums puts lse and delta
+// of its rows, the distance between the two, and whether the block mask says that nothing is
+// hidden.
 struct ScoreTile {
     int first_q, first_kv;
     unsigned row_sums;
@@ -42,7 +43,8 @@ struct ScoreRow {
     mod::Row value;
     int q; // as the program sees it
     bool inside;
-    // lse and 0, where lse is enough: see row_references.cuh and sink.cuh.
+    // The reference and the log-sum-exp relative to it; lse and 0 where lse alone is exact enough:
+    // see row_references.cuh and sink.cuh.
     float reference_score, lse_log2;
     float delta; // sum over d of d_out * o, less d_lse
 };
@@ -53,7 +55,7 @@ struct ScoreColumn {
     bool inside;
 };
 
-// lse and delta of rows first_q + [0, kCount) start on their way to shared memory, lse first. Rows
+// Starts copies of lse and delta of rows first_q + [0, kCount) to shared memory, lse first. Rows
 // past the end become zeros.
 template <int kCount>
 __device__ inline void load_row_sums(unsigned to, const KernelArguments& attention,

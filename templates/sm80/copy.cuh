@@ -43,7 +43,7 @@ __device__ inline void store_shared(unsigned to, flexc_f16 x) {
 __device__ inline void store_shared(unsigned to, flexc_bf16 x) {
     asm volatile("st.shared.u16 [%0], %1;" ::"r"(to), "h"(x.bits) : "memory");
 }
-// One register of a matrix fragment: two 16-bit elements or a float.
+// Stores one register of a matrix fragment: two 16-bit elements.
 __device__ inline void store_shared(unsigned to, unsigned x) {
     asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(x) : "memory");
 }

@@ -1,4 +1,4 @@
-// Where a block of keys leaves its share of dq.
+// How a block adds the dq of its tile of keys.
 #pragma once
 
 #include "common/select.h"
@@ -7,13 +7,13 @@
 
 namespace sm80 {
 
-// The query kernel computes dq by itself.
+// Nothing is added: the query kernel computes dq.
 struct NoDq {
     template <typename DScores>
     static __device__ void add(const Surroundings&, DScores, KeyTile, int first_q) {}
 };
 
-// To an accumulator of floats, by atomics.
+// Adds to an f32 accumulator with atomics.
 struct DqByAtomics {
     using Gradient = WarpResult<kGradientRows, mod::kHeadDim, mod::kWarps>;
 

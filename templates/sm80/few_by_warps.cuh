@@ -1,6 +1,7 @@
-// Rows of requests with few queries, by warps: teams of as many as there are tiles of rows. Teams
-// take tiles of keys in turn (few_tiles.cuh), each at its own pace: a warp of a team loads one of
-// them, and computes its rows over those of the whole team. Warps join their results at the end.
+// Computes the rows of requests with few queries by teams of warps. A team has a warp for each tile
+// of rows. Teams take tiles of keys in turn (few_tiles.cuh), without waiting for each other: each
+// warp loads one tile of keys and computes its own rows over the tiles of the whole team. Results
+// are merged at the end.
 #pragma once
 
 #include "sm80/few_block.cuh"
@@ -11,7 +12,7 @@ namespace sm80 {
 
 constexpr int kWarpBytes = few_warp_bytes(kSizes);
 
-// Tiles of queries, then each warp's stages, in which its results follow.
+// Shared memory: tiles of queries, then each warp's stages of keys, which later hold its results.
 struct BlockMemory {
     unsigned base;
     int query_tiles; // of which there is memory
@@ -23,7 +24,7 @@ struct BlockMemory {
 };
 __device__ inline Staging results_of(const Shared& shared) { return {shared.stages}; }
 
-// Warps beside each other that share tiles of keys; each has a tile of rows.
+// Adjacent warps that share tiles of keys; each has a tile of rows of its own.
 struct Team {
     int size; // 1, 2 or 4
 
@@ -31,7 +32,8 @@ struct Team {
     __device__ int member() const { return warp_index() & (size - 1); }
     __device__ int first_warp() const { return warp_index() - member(); }
     __device__ int count() const { return kBlockWarps / size; }
-    // What the team's warps wrote to shared memory before is there for all of it.
+    // A barrier of the team's warps, after which shared memory that they have written is visible to
+    // all of them.
     __device__ void sync() const {
         if (size == 1)
             __syncwarp();
@@ -57,15 +59,15 @@ __device__ inline Positions seen_by_all(Positions own, const Team& team) {
     return own;
 }
 
-// Of the tile that a warp has loaded, for the others of its team.
+// What a warp tells the others of its team about the tile of keys that it has loaded.
 struct LoadedTile {
     int tile;
     bool is_full; // nothing is hidden in it
 };
 __shared__ LoadedTile loaded_tiles[kBlockWarps];
 
-// Tiles of a team that a warp computes at once, as registers allow: their products and shuffles
-// overlap. Keys of eight bits and the words of a block mask leave none for a second one.
+// Tiles of a team that a warp computes at once, so that their products and shuffles overlap. With
+// 8-bit keys or a block mask there are registers for one only.
 constexpr int kTilesAtOnce = mod::Mask::kHasBlockMask || kKeysAreNarrow ? 1 : 2;
 template <int kTiles> struct Tiles {
     static constexpr int kCount = kTiles;
@@ -77,8 +79,8 @@ __device__ inline void tell_team(const Walk& walk, const Team& team) {
     if (team.size > 1 && lane_index() == 0) loaded_tiles[warp_index()] = loaded_of(walk);
 }
 
-// Of so many tiles of rows; the call's blocks have up to most_tiles. A constant 1 is known to each
-// loop.
+// Computes `tiles` tiles of rows. most_tiles: how many the blocks of this launch may have; when the
+// caller passes a constant 1, it is known to every loop.
 __device__ inline void attend_by_warps(const FewBlock& block, int tiles, int most_tiles) {
     const auto& attention = block.attention;
     const auto& arguments = block.arguments;
@@ -119,7 +121,8 @@ __device__ inline void attend_by_warps(const FewBlock& block, int tiles, int mos
     tell_team(walk, team);
     __syncthreads(); // all warps' pieces of the queries are there
     scales.apply_to_queries(shared.queries(), 0, team.first_warp() == 0);
-    // Of so many warps of the team, from that `first` behind this one on.
+    // Attends to the tiles of keys loaded by some warps of the team, starting with the `first`-th
+    // warp after this one.
     const auto meet_tiles = [&](auto tiles, int first) {
         const auto loaded_by = [&](int i) {
             return team.size > 1 ? loaded_tiles[warp_index() + first + i] : loaded_of(walk);

@@ -1,5 +1,5 @@
-// Results of rows of requests with few queries: those of warps, or of parts of the keys, joined and
-// stored.
+// Merges the results of rows of requests with few queries, over warps or over parts of the keys,
+// and stores them.
 #pragma once
 
 #include "common/dependence.cuh"
@@ -18,8 +18,8 @@ __device__ inline void store_row(const AttentionArguments& attention, const Sequ
             flexc_from_float<Element>(value);
 }
 
-// lse, the largest score, and what the row's sums have to be multiplied by; one lane for each row
-// calls this.
+// Stores lse and the largest score of a row; returns the factor that normalizes its output. Called
+// by one lane for each row.
 __device__ inline float finish_row(const AttentionArguments& attention,
                                    const mod::Arguments& arguments, const SequenceLength& length,
                                    int h, int query, float maximum, float sum) {
@@ -35,13 +35,14 @@ __device__ inline float finish_row(const AttentionArguments& attention,
     return reciprocal_fast(Sink::add(attention, arguments, length, h, query, maximum, sum));
 }
 
-// What several parts give for a row, relative to the largest of their maxima. A lane has every 32nd
-// column.
+// The result of a row over several parts of the keys, relative to the largest of their maxima. Lane
+// i holds columns i, i + 32, i + 64, ...
 struct WholeRow {
     static constexpr int kColumns = (mod::kHeadDimV + 31) / 32;
     float maximum, sum = 0, output[kColumns] = {};
 
-    // part(i): {maximum, sum, output(column)} of it. One that saw nothing may have any output.
+    // part(i) returns {maximum, sum, output(column)} of the i-th part. If the maximum is -inf, the
+    // output is not used.
     template <typename Part> __device__ WholeRow(int count, float to_log2, Part part) {
         maximum = negative_infinity();
         constexpr int kAtOnce = 8; // whose loads are under way at once
@@ -73,7 +74,7 @@ struct WholeRow {
             }
         }
     }
-    // Visits this lane's columns and what they are.
+    // Calls visit(column, output) for each of this lane's columns.
     template <typename Visit> __device__ void visit(Visit visit) const {
 #pragma unroll
         for (int column = 0; column < kColumns; ++column)
@@ -90,7 +91,7 @@ struct WholeRow {
     }
 };
 
-// A row of a warp's results in shared memory: behind the columns its maximum and its sum.
+// A row of a warp's results in shared memory: output columns, then the maximum and the sum.
 struct RowOfWarp {
     unsigned at;
 
@@ -120,7 +121,7 @@ __device__ inline void write_results(const Staging& results, const Softmax& soft
     }
 }
 
-// The factor is the same for all lanes of a row.
+// Stores the final output of a row. Called by a whole warp.
 __device__ inline void store_whole_row(const AttentionArguments& attention,
                                        const mod::Arguments& arguments,
                                        const SequenceLength& length, const PackedRow& at,
@@ -134,7 +135,7 @@ __device__ inline void store_whole_row(const AttentionArguments& attention,
     });
 }
 
-// Of a row that a request does not use.
+// Stores the results of a row past the end of its request: zeros, and an lse of -inf.
 __device__ inline void clear_row(const AttentionArguments& attention, const SequenceLength& length,
                                  const PackedRow& at) {
     if (attention.lse.data && lane_index() == 0)

@@ -1,5 +1,5 @@
-// Which tiles of keys a warp visits that has few queries: of a range, or of those that a block mask
-// names, every kWarps-th of a part. Whole warps go through them.
+// Which tiles of keys a warp of the kernel for few queries visits: every kWarps-th tile of its
+// part, out of a range or out of those that a block mask names. Called by whole warps.
 #pragma once
 
 #include "common/select.h"
@@ -8,7 +8,7 @@
 
 namespace sm80 {
 
-// What one block computes of a request: rows of some heads that share keys, over a part of these.
+// The work of one block: rows of some heads that share keys, over one part of a request's keys.
 struct FewTask {
     const SequenceLength& length;
     int first_head, heads;
@@ -17,7 +17,7 @@ struct FewTask {
     int warp;
 };
 
-// Which of so many tiles a part has: the first parts may have one more than others.
+// Divides `count` tiles evenly over the parts; the first parts have one more if it does not divide.
 __device__ inline TileRange tiles_of_part(int count, const PartOfRequest& part) {
     const int each = flexc_quotient(count, part.count), more = count - each * part.count;
     const int begin = part.part * each + min(part.part, more);
@@ -34,11 +34,11 @@ template <int kWarps> class RangeOfWarp {
     }
 
     __device__ bool is_done() const { return tile_ >= end_; }
-    // Whether the warp that is so many behind has a tile now.
+    // Whether the warp `behind` places after this one has a tile in this step.
     __device__ bool has(int behind) const { return tile_ + behind < end_; }
     __device__ int tile() const { return tile_; }
     __device__ int step() const { return step_; }
-    // Nothing is hidden in it from any row of the request.
+    // Whether nothing in the tile is hidden from any row of the request.
     static __device__ bool is_full() { return false; }
     __device__ void advance() {
         tile_ += kWarps;
@@ -49,8 +49,8 @@ template <int kWarps> class RangeOfWarp {
     int tile_, end_, step_ = 0;
 };
 
-// Tiles that some of the heads see something of, by their number among these. Lanes have a word of
-// 32 tiles each.
+// Visits the tiles in which some head sees something, numbered in order. Each lane holds a word of
+// the block mask, for 32 tiles.
 template <int kWarps> class NamedOfWarp {
   public:
     __device__ NamedOfWarp(const AttentionArguments& attention, const FewTask& task)
@@ -86,7 +86,7 @@ template <int kWarps> class NamedOfWarp {
   private:
     static __device__ int lane() { return static_cast<int>(threadIdx.x) % 32; }
 
-    // Words first ... first + 31.
+    // Loads words first ... first + 31 of the row, one a lane.
     __device__ void load(int first) {
         first_word_ = first;
         const int word = first + lane();
@@ -108,7 +108,7 @@ template <int kWarps> class NamedOfWarp {
         }
         sum_ = __shfl_sync(0xffffffffu, upto_, 31);
     }
-    // The tile with this number.
+    // Finds the tile whose number is number_.
     __device__ void find() {
         if (is_done()) return;
         while (number_ - before_ >= sum_) {
@@ -119,7 +119,7 @@ template <int kWarps> class NamedOfWarp {
         const int owner = __ffs(__ballot_sync(0xffffffffu, upto_ > place)) - 1;
         const unsigned visible = __shfl_sync(0xffffffffu, own_.visible, owner);
         const int in_word = place - (__shfl_sync(0xffffffffu, upto_, owner) - __popc(visible));
-        // Each lane looks at the tile of its number.
+        // Each lane tests the tile of one bit.
         const bool is_it =
             (visible >> lane() & 1) != 0 && __popc(visible & ((1u << lane()) - 1)) == in_word;
         const int bit = __ffs(__ballot_sync(0xffffffffu, is_it)) - 1;

@@ -1,5 +1,5 @@
-// Epilogue of the forward kernel: the output divided by its rows' sums of weights, lse, and rows'
-// largest scores.
+// Epilogue of the forward kernel: divides the output by the rows' sums of weights, and stores it
+// with lse and the rows' largest scores.
 #pragma once
 
 #include "common/select.h"
@@ -10,7 +10,7 @@
 
 namespace sm80 {
 
-// A row's maximum as a score.
+// Converts a row's maximum to a score: it may be one of products before scaling.
 __device__ inline float score_of(const AttentionArguments& attention, float maximum) {
     return scales_early(attention) ? maximum : maximum * attention.scale;
 }
@@ -23,7 +23,7 @@ __device__ inline void store_max_score(const AttentionArguments& attention,
             score_of(attention, maximum);
 }
 
-// What joins a row's weights when it ends.
+// The sink, whose weight is added to a row's sum at the end.
 struct NoSink {
     static __device__ float add(const AttentionArguments&, const mod::Arguments&,
                                 const SequenceLength&, int h, int row, float maximum, float sum) {
@@ -42,10 +42,10 @@ struct SinkOfProgram {
 };
 using Sink = Select<mod::Sink::kExists, SinkOfProgram, NoSink>;
 
-// The output's rows of one warp, on their way to memory.
+// Shared memory for one warp's rows of the output.
 using Staging = Tile<float, kWarpRows, mod::kHeadDimV>;
 
-// Row i of a thread's output times `factor`, or zeros, goes to a row of `staging`.
+// Writes row i of a thread's output times `factor`, or zeros, to a row of `staging`.
 __device__ inline void stage_row(const Staging& staging, int row, const Output& output, int i,
                                  float factor, bool is_zero = false) {
     constexpr int kAtOnce = kKeysAreNarrow ? 2 : 1; // fragments of columns
@@ -64,7 +64,7 @@ __device__ inline void stage_row(const Staging& staging, int row, const Output& 
     }
 }
 
-// first_row: of the warp.
+// first_row: the first of this warp's rows.
 __device__ inline void store_output(const AttentionArguments& attention,
                                     const mod::Arguments& arguments, const SequenceLength& length,
                                     int h, int first_row, const Softmax& softmax,
@@ -77,7 +77,7 @@ __device__ inline void store_output(const AttentionArguments& attention,
     for (int i = 0; i < kRows; ++i) {
         const int row = first_row + 8 * i + lane / 4;
         const float sum = quad_sum(softmax.sum[i]);
-        // Rows that a request does not use say whatever the program says of nothing.
+        // Unused rows of a request get zeros and an lse of -inf, whatever the program computes there.
         const bool is_unused = !mod::Layouts::kAreDense && row >= length.queries();
         const bool nothing_visible = softmax.maximum[i] == negative_infinity() || is_unused;
         const float whole =
@@ -100,7 +100,8 @@ __device__ inline void store_output(const AttentionArguments& attention,
                    length.query_rows());
 }
 
-// Of the block's tile, which is found again, so that loops need not keep it in registers.
+// Stores the output of the block's tile. The tile is computed again, so that it takes no registers
+// in the main loop.
 __device__ inline void store_output(const AttentionArguments& attention,
                                     const mod::Arguments& arguments, const Softmax& softmax,
                                     const KeyValueScales& scales, const Output& output,

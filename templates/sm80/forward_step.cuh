@@ -1,4 +1,4 @@
-// A warp's rows meet a tile of keys and values: the forward loop's body, whichever rows these are.
+// The body of the forward loop: a warp's rows attend to a tile of keys and values.
 #pragma once
 
 #include "sm80/forward_mma.cuh"
@@ -9,7 +9,7 @@
 
 namespace sm80 {
 
-// Where a tile is in shared memory, and its first key.
+// The address of a tile of keys in shared memory, and the position of its first key.
 struct TileHere {
     Shared from;
     int first_kv;
@@ -22,13 +22,14 @@ struct ForwardStep {
     Output& output;
     const bool scale_early;
 
-    // Tiles tile_at(0), ... at once, whose products and shuffles overlap. queries: from warp_row
-    // on. After the products come find_rows(), and sees_all(tile, first_kv, last_kv): whether
-    // nothing of these is known to be hidden.
+    // Attends to tiles tile_at(0), ..., tile_at(kTiles - 1) at once, so that their products and
+    // shuffles overlap. warp_row: the warp's first row in `queries`. find_rows() is called after
+    // the products of Q and K. sees_all(tile, first_kv, last_kv): whether nothing of these keys can
+    // be hidden.
     template <int kTiles, typename OwnRows, typename TileAt, typename FindRows, typename SeesAll>
     __device__ void meet(const OwnRows& rows, const QueryTile& queries, int warp_row, int step,
                          TileAt tile_at, FindRows find_rows, SeesAll sees_all) const {
-        // Found once where there is one, and anew by each use where registers hold several tiles.
+        // With one tile, found once; with several, computed again at each use to save registers.
         const TileHere first = tile_at(0);
         const auto tile = [&](int i) { return kTiles == 1 ? first : tile_at(i); };
         Scores scores[kTiles];
@@ -47,7 +48,8 @@ struct ForwardStep {
         }
     }
 
-    // Products become weights, which output and sums so far follow. first_of(tile): its first key.
+    // Replaces products by softmax weights, and rescales output and sums. first_of(tile): its first
+    // key.
     template <int kTiles, typename OwnRows, typename FirstOf, typename SeesAll>
     __device__ void weigh(Scores (&scores)[kTiles], const OwnRows& rows, FirstOf first_of,
                           SeesAll sees_all) const {

@@ -1,5 +1,6 @@
-// How gradients of a whole sequence leave the chip: through a tile of elements, in as wide pieces
-// as rows allow; where these are floats, or have no pieces, through one of floats.
+// Stores gradients of a whole sequence: through a tile of elements in shared memory, with copies as
+// wide as rows allow; through a tile of floats if the gradient is f32 or its rows cannot be copied
+// in pieces.
 #pragma once
 
 #include "sm80/backward_mma.cuh"
@@ -7,7 +8,7 @@
 
 namespace sm80 {
 
-// kBytes of shared memory, which are of a row.
+// Copies kBytes of a row from shared to global memory.
 template <int kBytes> __device__ inline void copy_out(void* to, unsigned from) {
     struct alignas(kBytes) Piece {
         float words[kBytes / 4];
@@ -26,13 +27,13 @@ template <typename T, int kThreads> class GradientRows {
     static constexpr int kBytes = sizeof(E) == 4 ? 0 : kCopyBytes<E, T::kColumns>;
 
   public:
-    // The first `length` rows. The tile, and room for one of floats, are places for them that
-    // nobody reads any more.
+    // Stores the first `length` rows. `tile`, and `room` for a tile of floats, are shared memory
+    // that is no longer in use.
     __device__ GradientRows(T tile, unsigned room, const GradientPlane<E>& plane, int length)
         : tile_(tile), room_(room), plane_(plane), length_(length),
           in_pieces_(kBytes != 0 && !plane.is_wide && plane.narrow.aligned_to(kBytes)) {}
 
-    // factor * the block's result. copy() follows behind a barrier.
+    // Writes factor * result to shared memory. A barrier and copy() must follow.
     template <typename Result> __device__ void put(Result& result, float factor) const {
         if (in_pieces_) {
             if (factor != 1) multiply_all(result, factor);

@@ -6,8 +6,8 @@
 
 namespace sm80 {
 
-// The mask is evaluated into bits first: that loop need not be unrolled, as scores in registers
-// ask.
+// Evaluates the mask into bits first, in a loop that need not be unrolled; indexing scores in
+// registers needs an unrolled one.
 template <typename OwnRows>
 __device__ inline void hide_scores(Scores& scores, const Surroundings& around, const OwnRows& rows,
                                    int first_kv) {

@@ -1,4 +1,4 @@
-// Rows whose lse is large: the maximum and the sum of P of their scores, found again.
+// Computes the maximum score and the sum of P again for rows whose lse is too large to be exact.
 #pragma once
 
 #include "common/math.cuh"
@@ -8,11 +8,12 @@
 
 namespace sm80 {
 
-// 16 queries of one head, 8 keys at a time, read from memory as they are: this is for few rows.
+// 16 queries of one head, 8 keys at a time, loaded directly from global memory, as few rows need
+// it.
 class LargeRows {
   public:
     static constexpr int kRows = 16, kWarps = kReferenceRows / 32;
-    // What each warp's keys give for each row.
+    // Each warp's maximum and sum for each row, over its share of the keys.
     struct Parts {
         float maximum[kWarps][kRows], sum[kWarps][kRows];
     };
@@ -31,7 +32,8 @@ class LargeRows {
         }
     }
 
-    // By all warps of a block. visit(row, reference, lse_log2), in one thread for each row.
+    // Finds the references of the rows. Called by all warps of a block. visit(row, reference,
+    // lse_log2) is called by one thread for each row.
     template <typename Visit> __device__ void find(Parts& parts, Visit visit) {
         const int warp = static_cast<int>(threadIdx.x) / 32;
         measure<kWarps>(warp, [&](int r, float maximum, float sum) {
@@ -50,7 +52,7 @@ class LargeRows {
         }
         __syncthreads(); // before other rows have their parts there
     }
-    // The same by one warp that has all keys.
+    // The same with a single warp, which goes over all keys.
     template <typename Visit> __device__ void find(Visit visit) {
         measure<1>(0, [&](int r, float maximum, float sum) {
             if (lane_index() % 4 == 0) report(row(r), maximum, log2_fast(sum), visit);
@@ -58,7 +60,8 @@ class LargeRows {
     }
 
   private:
-    // The warp's keys are 8 of each 8 * kParts. visit_row(r, maximum, sum), in all lanes.
+    // Goes over the warp's share of the keys: every kParts-th group of 8. visit_row(r, maximum,
+    // sum) is called in all lanes.
     template <int kParts, typename VisitRow> __device__ void measure(int part, VisitRow visit_row) {
         const Positions seen =
             place_.keys_of(first_row_, min(first_row_ + kRows - 1, length_.queries() - 1));
@@ -102,7 +105,7 @@ class LargeRows {
     static __device__ unsigned bits(const flexc_bf16* x) {
         return *reinterpret_cast<const unsigned short*>(x);
     }
-    // Whether no row ends, or lies, within a word of 32 bits.
+    // Whether each word of 32 bits lies within one row and is aligned.
     __device__ bool has_whole_words() const {
         return sizeof(mod::Element) == 4 ||
                (mod::kHeadDim % 2 == 0 && queries_.aligned_to(4) && keys_.aligned_to(4));
@@ -162,7 +165,7 @@ class LargeRows {
         }
     }
 
-    // Products are compared as their scores are.
+    // The sign that makes products compare as their scores do.
     __device__ float sign() const {
         return mod::kHasScoreMod || attention_.scale > 0 ? 1.0f : -1.0f;
     }

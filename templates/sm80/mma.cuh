@@ -97,7 +97,8 @@ __device__ inline void multiply(float (&c)[4], const OperandA<float>& a, const O
 
 // --- registers to operands ------------------------------------------------------------------
 
-// Rounded to TF32's 11 bits, and what is left. A NaN stays one in the remainder.
+// Splits x into a TF32 number (11 significant bits) and a remainder, also TF32. If x is NaN, so is
+// the remainder.
 __device__ inline void split(float x, unsigned& big, unsigned& small) {
     big = (__float_as_uint(x) + 0x1000u) & 0xffffe000u;
     small = __float_as_uint(x - __uint_as_float(big));
@@ -136,7 +137,8 @@ __device__ inline void operand_from(OperandB<float>& b, unsigned low, unsigned h
     split(__uint_as_float(high), b.big[1], b.small[1]);
 }
 
-// Columns [step * kStepK, ...) of a 16-row accumulator become the left operand, in paired order.
+// Turns columns [step * kStepK, ...) of a 16-row accumulator into the left operand, in paired
+// order.
 template <typename E, int kCount>
 __device__ inline OperandA<E> operand_from_accumulators(const float (&c)[kCount][4], int step) {
     OperandA<E> a;

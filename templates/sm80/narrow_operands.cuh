@@ -23,7 +23,7 @@ __device__ inline void load_byte_matrices_transposed(unsigned (&r)[2], unsigned 
                  : "r"(address));
 }
 
-// As those of mma.cuh, from tiles of eight bits: in fours. E is f16.
+// Like load_b in mma.cuh, but widens 8-bit elements, in the order "in fours". E is f16.
 template <typename E, typename N, int kRows, int kColumns>
 __device__ inline void load_b(OperandB<E> (&b)[2], Tile<N, kRows, kColumns> tile, int n, int k) {
     unsigned raw[2];

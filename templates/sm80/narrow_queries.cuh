@@ -1,4 +1,4 @@
-// Queries in the type that products with narrow keys take, f16.
+// Converts queries to f16, the type in which they are multiplied by 8-bit keys.
 #pragma once
 
 #include "common/math.cuh"
@@ -7,14 +7,14 @@
 
 namespace sm80 {
 
-// Of a tile that has come: a thread's rows from first_row on. What becomes of a row is its numbers
-// over a power of two, by which factors[i] grows; stores: whether this warp writes them.
+// Converts a tile in shared memory in place: a thread's rows from first_row on. Each row is divided
+// by a power of two, by which factors[i] is multiplied. stores: whether this warp writes the rows.
 template <typename E, int kTileRows, int kColumns>
 __device__ inline void make_operands(Tile<E, kTileRows, kColumns>, int first_row, bool stores,
                                      float (&factors)[kRows]) {}
 
-// The largest becomes as large as f16 can be. The order is that of load_a_beside, so that a thread
-// reads what it has written.
+// Scales each row so that its largest element just fits into f16. The order of elements is that of
+// load_a_beside, so that a thread reads what it has written.
 template <int kTileRows, int kColumns>
 __device__ inline void make_operands(Tile<flexc_bf16, kTileRows, kColumns> tile, int first_row,
                                      bool stores, float (&factors)[kRows]) {

@@ -1,6 +1,6 @@
-// lse and delta of a whole sequence's queries, for a block that has all of it: delta comes from the
-// tiles of o and d_out, and what P of a row are relative to is found where its lse is large. Where
-// there is a sink, whose gradient and weight are of rows alone, kernels ahead have done both.
+// lse and delta of all queries of a sequence, in a block that has the whole sequence: delta is
+// computed from the tiles of o and d_out, and references of rows with a large lse are found here.
+// If the program has a sink, earlier kernels have computed delta and the references.
 #pragma once
 
 #include "common/select.h"
@@ -33,7 +33,8 @@ __device__ inline void load_vector(float (&x)[kRowVector], T tile, int row, int 
     }
 }
 
-// Of the warp's 16 rows, to memory. Apart, as it has registers of its own: few calls come here.
+// Stores the references of those of the warp's 16 rows that are set in `large`. Not inlined, so
+// that it does not take registers from the main loop: few sequences need it.
 __device__ __noinline__ void store_references(const KernelArguments& attention,
                                               const mod::Arguments& arguments, int b, int h,
                                               int first_row, unsigned large) {
@@ -46,7 +47,8 @@ __device__ __noinline__ void store_references(const KernelArguments& attention,
         });
 }
 
-// Memory: of the sums, and of a tile of o in which nothing else is until they are found.
+// sums, output: addresses in shared memory, of lse and delta, and of a tile of o whose memory is
+// free until find() has ended.
 class RowSumsFromTiles {
   public:
     __device__ RowSumsFromTiles(const KernelArguments& attention, const mod::Arguments& arguments,
@@ -54,7 +56,7 @@ class RowSumsFromTiles {
         : attention_(attention), arguments_(arguments), length_(length), h_(h), sums_(sums),
           output_{output}, in_tile_(sizeof(Element) == 4 || !(attention.o_flags & kOutputF32)) {}
 
-    // Complete with the block's other copies.
+    // Starts the copies; they are complete with the block's other copies.
     __device__ void load() const {
         const Plane<float> lse = query_plane<float>(attention_.lse, length_, h_);
 #pragma unroll 1
@@ -66,7 +68,7 @@ class RowSumsFromTiles {
         clear_padding<kThreads>(output_);
     }
 
-    // Of all rows, and a barrier of the block.
+    // Computes delta of all rows. Ends with a barrier of the block.
     __device__ void find(DOutTile d_out) const {
         if (in_tile_) {
 #pragma unroll
@@ -87,7 +89,7 @@ class RowSumsFromTiles {
     static constexpr int kRowStep = kThreads / kRowLanes;
 
     static __device__ int first_row() { return static_cast<int>(threadIdx.x) / kRowLanes; }
-    // Those past the end repeat the last.
+    // Rows past the end repeat the last one.
     __device__ int row_of(int i) const { return min(i, length_.queries() - 1); }
     __device__ void store_delta(int i, float product) const {
         if (threadIdx.x % kRowLanes != 0) return;
@@ -103,7 +105,8 @@ class RowSumsFromTiles {
         return sum_of_lanes(dot(x, y));
     }
 
-    // To memory, as nobody else needs these: a warp has 16 rows.
+    // Finds the references of rows with a large lse, each warp those of its own 16 rows, in the
+    // workspace.
     __device__ void find_references() const {
         static_assert(16 * mod::kWarps == mod::kQueryTile);
         const int first_row = static_cast<int>(threadIdx.x) / 32 * 16;

@@ -1,5 +1,5 @@
-// Rows that are the queries of all heads which share one head of keys: query after query, and of
-// each the heads. A tile with few queries reads keys once for all of them.
+// Packed rows: the queries of all heads that share a KV head (GQA), query by query, with all heads
+// of a query together. A tile with few queries then reads keys once for all of these heads.
 #pragma once
 
 #include "common/mask.cuh"
@@ -7,7 +7,7 @@
 
 namespace sm80 {
 
-// One of them.
+// The query and head of one packed row.
 struct PackedRow {
     int query, h;
 
@@ -15,8 +15,8 @@ struct PackedRow {
         : query(flexc_quotient(row, group)), h(h_kv * group + row - query * group) {}
 };
 
-// A row that a thread has, with all that the program computes for it. Those past the end repeat
-// the last.
+// One of a thread's rows, with all that the program computes for it. Rows past the end repeat the
+// last one.
 struct ThreadRow : PackedRow {
     HeadPlace place;
     int q; // as the program sees it
@@ -30,7 +30,7 @@ struct ThreadRow : PackedRow {
     }
 };
 
-// In the place of Rows, for one warp with 16 rows.
+// Replaces Rows for a single warp with 16 packed rows.
 struct PackedRows {
     static_assert(mod::kQueryTile == 16 && mod::kWarps == 1 && kRows == 2);
     const ThreadRow row[kRows];
@@ -67,7 +67,7 @@ struct PackedRows {
         return __all_sync(0xffffffffu, all);
     }
 
-    // As Rows has it.
+    // Same interface as Rows::visit_column().
     template <typename Visit>
     __device__ void visit_column(int column, const Surroundings& around, int first_kv,
                                  Visit visit) const {

@@ -1,4 +1,4 @@
-// Scales of pages come to shared memory, a float for each key and value of a tile.
+// Loads the scales of pages into shared memory, a float for each key and value of a tile.
 #pragma once
 
 #include "common/select.h"

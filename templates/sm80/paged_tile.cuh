@@ -1,4 +1,5 @@
-// Tiles of keys that lie in pages: each row is where the request's table says.
+// Loads tiles of keys from a paged KV cache: the request's page table gives the address of each
+// row.
 #pragma once
 
 #include "common/sequence_length.cuh"
@@ -6,15 +7,15 @@
 
 namespace sm80 {
 
-// As TileSource, from keys of one request and head on.
+// Same interface as TileSource, for the keys of one request and one head.
 template <int kThreads, typename T> class PagedTileSource {
     using E = typename T::Element;
     static constexpr int kBytes = kCopyBytes<E, T::kColumns>;
     static constexpr int kPieces =
         kBytes == 0 ? 0 : T::kColumns * static_cast<int>(sizeof(E)) / kBytes; // of a row
     static constexpr bool kCanCopy = kPieces > 0;
-    // Lanes that share a row, so that what they read at once is whole sectors of memory, and a
-    // thread looks up few rows.
+    // Lanes that share a row, so that each load covers whole sectors of memory and a thread looks
+    // up few pages.
     static constexpr int kLanes = kPieces % 4 == 0 ? 4 : kPieces % 2 == 0 ? 2 : 1;
 
   public:

@@ -1,5 +1,5 @@
-// What parts of the keys give for rows of requests with few queries: sums of weighted values, the
-// maximum that these are relative to, and the sum of weights.
+// Results of parts of the keys for rows of requests with few queries (split-KV): the unnormalized
+// output, the maximum score to which it is relative, and the sum of weights.
 #pragma once
 
 #include "common/sequence_length.cuh"
@@ -24,7 +24,7 @@ class PartialResults {
     }
 
   private:
-    // Outputs of all rows, and two floats for each behind them.
+    // A part's results: outputs of all rows, followed by the maximum and the sum of each row.
     __device__ float* of(int part, int h_kv) const {
         return attention_.partial_results +
                (static_cast<long long>(part) * attention_.kv_heads + h_kv) *
@@ -35,18 +35,18 @@ class PartialResults {
     const int rows_;
 };
 
-// The request to which a part of keys belongs, and which of its parts it is; count is 0 where there
-// is no such part.
+// The request to which a part of keys belongs, its index among that request's parts, and how many
+// parts the request has: 0 if there is no such part.
 struct PartOfRequest {
     int request, part, count;
 };
-// By whole warps, whose lanes look at requests evenly spaced, and then at those between two of
-// them: 31 requests are one load, 1,023 two that follow each other.
+// Called by whole warps, whose lanes search for the request together: 31 requests take one load,
+// 1,023 take two dependent ones.
 __device__ inline PartOfRequest part_of_request(const AttentionArguments& attention, int part) {
     constexpr int kLanes = 32, kNone = 0x7fffffff;
     const int lane = static_cast<int>(threadIdx.x) % kLanes;
-    // The last request that begins with this part or before is one of `count` from `request` on;
-    // behind the requests there is the end of all parts.
+    // The last request whose first part is `part` or earlier is one of `count` from `request` on.
+    // The entry after the last request holds the number of all parts.
     int request = 0, first = 0, next = kNone;
     for (int count = attention.batch + 1;;) {
         const int step = (count + kLanes - 1) / kLanes;

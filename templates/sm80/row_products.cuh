@@ -62,7 +62,7 @@ __device__ inline float partial_sum(const Plane<Output>& o, const Plane<mod::Ele
     return dot(x, y);
 }
 
-// In every thread that shares the row.
+// Sums over the lanes that share a row; each of them gets the result.
 __device__ inline float sum_of_lanes(float sum) {
 #pragma unroll
     for (int distance = kRowLanes / 2; distance > 0; distance /= 2)
@@ -70,7 +70,7 @@ __device__ inline float sum_of_lanes(float sum) {
     return sum;
 }
 
-// Of the whole row.
+// Returns rowsum(o * d_out) of a row.
 __device__ inline float row_product(const AttentionArguments& attention,
                                     const SequenceLength& length, int h, int row) {
     const auto o = query_plane<mod::Element>(attention.o, length, h);
@@ -85,7 +85,7 @@ __device__ inline float d_lse_of(const AttentionArguments& attention, const Sequ
     return attention.d_lse.data ? *query_plane<float>(attention.d_lse, length, h).at(row, 0) : 0;
 }
 
-// What the gradient of a score is less for every weight of the row.
+// Returns delta = rowsum(o * d_out) - d_lse, which is subtracted from dP to get dS / P.
 __device__ inline float delta_of(const AttentionArguments& attention, const SequenceLength& length,
                                  int h, int row) {
     const float sum = row_product(attention, length, h, row);

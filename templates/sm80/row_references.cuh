@@ -1,11 +1,10 @@
-// Before a backward kernel: what the P of every query are relative to,
+// Runs before a backward kernel and finds the numbers by which it computes P of each query:
 //     weight = exp2((score - reference) * log2(e) - lse_log2).
-// Without a score mod the reference is a product, to which the scale has yet to come. lse alone is
-// enough as long as rounding it changes P by less than rounding them to 16 bits
-// does: the reference is 0 then. Rows whose lse is larger than that have the maximum and the
-// sum of P of their scores found again here, by the products that the backward kernel
-// computes. An lse that is not of these scores, but of more keys than this call has (partial
-// results that were merged), is the reference itself.
+// The reference is 0 where the rounding error of lse changes P by less than rounding P to 16 bits
+// does. Rows with a larger lse have the maximum and the sum of P of their scores computed again
+// here, with the same products as in the backward kernel. If lse is not that of these scores,
+// because it includes keys that this call lacks (merged partial results), lse itself is the
+// reference. Without a score mod the reference is a product before scaling.
 #pragma once
 
 #include "common/dependence.cuh"
@@ -13,7 +12,7 @@
 #include "sm80/tile_order.cuh"
 #include "sm80/workspace.cuh"
 
-// One block does kReferenceRows rows of one head, each of its threads one.
+// Each block computes kReferenceRows rows of one head, one row a thread.
 extern "C" __global__ void __launch_bounds__(kReferenceRows)
     flexc_backward_references(const __grid_constant__ AttentionArguments attention,
                               const __grid_constant__ mod::Arguments arguments) {

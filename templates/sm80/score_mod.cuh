@@ -1,13 +1,13 @@
-// Products become scores, element by element. Where a program has no score mod or reports nothing,
-// the functions that it gives do nothing.
+// Turns products into scores, element by element. For programs without a score mod and without
+// checks, the generated functions do nothing.
 #pragma once
 
 #include "sm80/forward_tiles.cuh"
 
 namespace sm80 {
 
-// The scale rides on the exponent where nothing needs the true score. A maximum of unscaled
-// products is one of scores only when the scale is positive.
+// Whether products are multiplied by the scale before the softmax. Otherwise the scale is part of
+// the exponent, which needs a positive scale, as the maximum is then one of unscaled products.
 __device__ inline bool scales_early(const AttentionArguments& attention) {
     return mod::kHasScoreMod || mod::kReportsOutOfRange || !(attention.scale > 0);
 }

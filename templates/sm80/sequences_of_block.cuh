@@ -1,4 +1,5 @@
-// Many short sequences: a block computes one after another, as many as any other, or one more.
+// Divides many short sequences evenly over the blocks, each of which computes its sequences one
+// after another.
 #pragma once
 
 namespace sm80 {
@@ -6,7 +7,7 @@ namespace sm80 {
 struct SequenceRange {
     int first, end;
 };
-// sequences: of all heads; a backward counts heads of keys.
+// sequences: batch entries times heads (KV heads in a backward).
 __device__ inline SequenceRange sequences_of_block(long long sequences) {
     return {static_cast<int>(sequences * blockIdx.x / gridDim.x),
             static_cast<int>(sequences * (blockIdx.x + 1) / gridDim.x)};

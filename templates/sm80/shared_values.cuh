@@ -13,7 +13,7 @@ struct NoSharedValues {
     template <int kCount> __device__ void load(float (&)[kCount], int) const {}
 };
 
-// Each thread has those of its own elements, column after column.
+// Each thread stores the values of its own elements, column after column.
 class ValuesOfThreads {
   public:
     static constexpr int kBytes = tile_float_bytes(mod::kQueryTile, mod::kKeyTile);
@@ -22,7 +22,7 @@ class ValuesOfThreads {
     __device__ explicit ValuesOfThreads(unsigned base)
         : own_(base + static_cast<int>(threadIdx.x) * kColumnBytes) {}
 
-    // Of the head, unless they are here.
+    // Computes the values of the head, unless the batch entry before had the same head.
     __device__ void find(const Surroundings& around, const Rows& rows) {
         if (around.place.h == head_) return;
         head_ = around.place.h;
@@ -48,7 +48,7 @@ class ValuesOfThreads {
 };
 using SharedValues = Select<mod::kHasSharedValue, ValuesOfThreads, NoSharedValues>;
 
-// Rows whose elements have them.
+// Adapts Rows: sets `shared_value` of each element that is visited.
 struct RowsWithValues {
     const Rows& rows;
     const SharedValues& values;

@@ -1,4 +1,5 @@
-// Online softmax: a running maximum and a running sum of each row, which the output follows.
+// Online softmax: a running maximum and a running sum of each row; the output is rescaled when the
+// maximum changes.
 #pragma once
 
 #include "common/math.cuh"
@@ -11,7 +12,7 @@ struct Softmax {
     float sum[kRows];     // of exp(score - maximum), this thread's columns only
     float to_log2;        // score to exponent of 2
 
-    // scale: of scores, where it rides on the exponent.
+    // scale: multiplies scores as part of the exponent.
     __device__ void start(float scale) {
         to_log2 = scale * kLog2E;
 #pragma unroll
@@ -21,15 +22,15 @@ struct Softmax {
         }
     }
 
-    // Natural; total: of all threads' columns.
+    // Returns the natural log-sum-exp of a row. total: the row's sum over all threads' columns.
     __device__ float lse(int row, float total) const {
         const float max_log2 = __fmul_rn(maximum[row], to_log2), more = log2_fast(total);
         return fabsf(max_log2) < kLargeExponent ? (max_log2 + more) * kLn2
                                                 : maximum[row] * (to_log2 * kLn2) + more * kLn2;
     }
 
-    // Of some tiles, scores become exp(score - maximum); output and sums follow a maximum that has
-    // moved.
+    // Replaces the scores of some tiles by exp(score - maximum). If a maximum changes, output and
+    // sums are rescaled.
     template <int kTiles> __device__ void update(Scores (&scores)[kTiles], Output& output) {
         float shrink[kRows];
         bool moved = false;
@@ -57,7 +58,7 @@ struct Softmax {
         return quad_max(largest);
     }
 
-    // Returns what the row's output and sum before have to be multiplied by.
+    // Returns the factor by which the row's earlier output and sum must be multiplied.
     template <int kTiles>
     __device__ float exponentiate(Scores (&scores)[kTiles], int row, float before, float after) {
         // Nothing visible yet: any finite max_log2 gives exp(-inf) = 0. Products are rounded alike,

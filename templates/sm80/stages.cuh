@@ -1,5 +1,5 @@
-// When tiles that pass by start on their way to shared memory: with two stages while the one before
-// is worked on, with one when everyone has left that.
+// When the loop's next tile of keys is copied to shared memory: with two stages, while the tile
+// before it is in use; with one stage, after all warps have finished with that tile.
 #pragma once
 
 #include "common/tile_walk.cuh"
@@ -7,13 +7,13 @@
 
 namespace sm80 {
 
-// load(walk) starts a tile, if there is one.
+// load(walk) starts the copies of the walk's tile, if it has one.
 template <int kCount> struct Stages {
     static_assert(kCount == 2);
     template <typename Load> static __device__ void begin(const TileWalk& first, Load load) {
         load(first);
     }
-    // Until the tile is there.
+    // Waits until the tile is in shared memory.
     template <typename Load>
     static __device__ void wait(const TileWalk&, const TileWalk& next, Load load) {
         wait_for_copies();

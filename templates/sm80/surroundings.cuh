@@ -1,4 +1,4 @@
-// Where a generic backward kernel is.
+// What a generic kernel knows of the tile that it computes.
 #pragma once
 
 #include "common/place.cuh"

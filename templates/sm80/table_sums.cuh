@@ -1,8 +1,8 @@
-// Gradients of reads of which a tile meets few entries. The block's warps add a tile of dS, which
-// is in shared memory for dk and dq, to sums there in whole numbers. From these, when all have
-// added, sums in floats grow that stay from tile to tile: each entry's by one thread. They go to
-// memory once for a head, or where a tile meets other entries than the one before. Between the
-// steps are the barriers that the products have anyway.
+// Gradients of reads that meet few entries of a buffer in each tile. The block's warps add a tile
+// of dS, which is in shared memory for dk and dq, to fixed-point sums in shared memory. After a
+// barrier these are added to sums in floats, each entry by one thread. The sums in floats are kept
+// across tiles and added to global memory once a head, or when a tile meets entries outside the
+// current window. The barriers are those that the matrix products need anyway.
 #pragma once
 
 #include "common/math.cuh"
@@ -19,7 +19,7 @@ struct FloatPair {
 __device__ inline float flexc_first(float, const FloatPair& pair) { return pair.first; }
 __device__ inline float flexc_second(float, const FloatPair& pair) { return pair.second; }
 
-// What a warp has of a tile of dS: 64 keys and some of the queries.
+// A warp's share of a tile of dS: 64 keys and some of the queries.
 struct TableTile {
     static constexpr int kElementBytes = static_cast<int>(sizeof(mod::Element));
     static constexpr int kPitch = tile_row_bytes(mod::kKeyTile, kElementBytes);
@@ -78,7 +78,8 @@ struct TableTile {
     }
 };
 
-// Of as many bits that sums of all of a tile's elements have room.
+// Bits of a fixed-point number, such that a sum over all elements of a tile cannot overflow 32
+// bits.
 constexpr int table_bits() {
     int bits = 31;
     for (int elements = mod::kQueryTile * mod::kKeyTile; elements > 1; elements /= 2)
@@ -100,13 +101,13 @@ class TableSums {
     static constexpr unsigned kAll = 0xffffffffu;
 
   public:
-    // memory: of these sums, from where on they are zeros.
+    // memory: address of the sums in shared memory, which are cleared here.
     explicit __device__ TableSums(unsigned memory) : memory_(memory) {
         for (int i = thread(); i < kSizes.tables * kTableBytes / 4; i += kThreads)
             store_shared_word(memory + 4 * i, 0);
     }
 
-    // Some of the thread's dS in a tile.
+    // Takes some of the thread's dS of a tile into account for the fixed-point scale.
     template <int kFragments, int kColumns>
     __device__ void see(const float (&d_scores)[kFragments][kColumns][4]) {
 #pragma unroll
@@ -115,32 +116,33 @@ class TableSums {
                 max(largest_, __float_as_uint(d_scores[i / 4 / kColumns][i / 4 % kColumns][i % 4]) &
                                   0x7fffffffu);
     }
-    // Warps say what they have seen, and where large tables would be met. Then comes a barrier.
+    // Each warp publishes its largest dS and the range of entries that it will add to in large
+    // tables. A barrier must follow.
     __device__ void meet(const Surroundings& around, int first_q, int first_kv) {
         const unsigned largest = __reduce_max_sync(kAll, largest_);
         if (TableTile::lane() == 0) store_shared_word(said(thread() / 32, 0), largest);
         largest_ = 0;
         meet_table<0>(TableTile(around, first_q, first_kv));
     }
-    // A tile of dS. Before the next one is met, take() follows, behind a barrier.
+    // Adds a tile of dS. Before the next meet(), a barrier and take() must follow.
     template <typename DScores>
     __device__ void add(const Surroundings& around, DScores d_scores, int first_q, int first_kv) {
         const int lane = TableTile::lane();
         const unsigned seen = lane < mod::kWarps ? load_shared_word(said(lane, 0)) : 0;
-        // Elements of 16 bits may have been rounded up.
+        // Rounding dS to 16 bits may have increased it.
         const float largest = __uint_as_float(__reduce_max_sync(kAll, seen)) * (1 + 0x1p-7F);
         const bool is_finite = largest <= most_finite(mod::Element{});
         added_ = is_finite ? largest : 0;
         if (!is_finite || largest != 0)
             add_table<0>(TableTile(around, first_q, first_kv, d_scores.base), is_finite);
     }
-    // Sums of the tile before grow by what was added.
+    // Adds the fixed-point sums of the last tile to the sums in floats.
     __device__ void take() {
         if (added_ == 0) return;
         take_table<0>(TableFixedPoint(added_));
         added_ = 0;
     }
-    // To memory, when the queries of a head have passed.
+    // Adds the sums to the gradients in global memory, after the last tile of queries of a head.
     __device__ void flush(const Surroundings& around, int first_kv) {
         __syncthreads();
         take();
@@ -148,7 +150,7 @@ class TableSums {
     }
 
   private:
-    // Entries that there are sums of.
+    // The range of a table's entries whose sums are in shared memory.
     struct Window {
         int first = 0, count = 0;
         __device__ bool holds(const PlaceRange& range) const {
@@ -161,15 +163,16 @@ class TableSums {
     __device__ unsigned sum_of(int table, int entry) const {
         return this->table(table) + kFloats + 4 * entry;
     }
-    // What a warp says of a tile: 0: the largest dS; 1 + 2 * table and the next: the range of
-    // places.
+    // Address of a word that a warp has published about a tile: word 0 is the largest dS, words 1 +
+    // 2 * table and 2 + 2 * table are the first and last entry.
     __device__ unsigned said(int warp, int word) const {
         return memory_ + kSizes.tables * kTableBytes + warp * kSizes.warp_bytes() + 4 * word;
     }
     __device__ TableCopies copies_of(int table) const {
         return {this->table(table), windows_[table].first, windows_[table].count};
     }
-    // Whether they have no room together, so that a tile decides of which there are sums.
+    // Whether a table has too many entries for shared memory, so that each tile chooses a window of
+    // them.
     template <typename Entries> static __device__ bool are_many(const Entries& entries) {
         return entries.count() > mod::TableGradients::kWords;
     }
@@ -189,7 +192,7 @@ class TableSums {
             meet_table<kTable + 1>(tile);
         }
     }
-    // Of all warps.
+    // Returns the range of entries that any warp of the block meets.
     template <int kTable> __device__ PlaceRange met(int total) const {
         const int lane = TableTile::lane();
         PlaceRange range{total, -1};
@@ -212,7 +215,8 @@ class TableSums {
         const PlaceRange range = met<kTable>(total);
         const bool have_room = range.count() <= mod::TableGradients::kWords;
         if (range.count() <= 0 || window.holds(range)) return;
-        // Sums of many entries would go to memory at each tile, and few of the next be among them.
+        // If the range does not fit, keep the window: otherwise many sums would be flushed at every
+        // tile, and few of them would be needed by the next.
         if (!have_room && (mod::TableGradient<kTable>::kIsSeparable || window.count != 0)) return;
         flush_window<kTable>(entries);
         window = {range.least, range.count()};
@@ -266,7 +270,7 @@ class TableSums {
         }
     }
 
-    // Zeros are left.
+    // Adds the window's sums to global memory and clears them.
     template <int kTable, typename Entries>
     __device__ void flush_window(const Entries& entries) const {
         const Window window = windows_[kTable];

@@ -1,5 +1,5 @@
-// Which tile of queries or of keys a block has, and of which head. Tiles of one head are
-// neighbours, so that what they read stays in L2, and the longest go first.
+// Which tile of queries or keys a block computes, and for which head. Tiles of one head are
+// neighbours, so that what they read stays in L2, and the longest tiles start first.
 #pragma once
 
 #include "common/select.h"
@@ -11,7 +11,7 @@ struct BlockTile {
     int head, tile; // the head over all that the launch has
 };
 
-// Of ragged rows, which have `tiles` tiles in each head: see tile_of_request.
+// The tile of ragged rows at `place`, where each head has `tiles` tiles: see tile_of_request.
 template <typename FirstRow>
 __device__ inline BlockTile ragged_tile_of(const AttentionArguments& attention, int heads,
                                            int place, int tiles, int tile, FirstRow first_row) {
@@ -19,7 +19,7 @@ __device__ inline BlockTile ragged_tile_of(const AttentionArguments& attention, 
     return {found.request * heads + place / tiles, found.tile};
 }
 
-// longest(head, i): the tile of a head that is the i-th longest.
+// Orders of tiles. longest(head, i) returns the i-th longest tile of a head.
 struct FirstTileFirst {
     template <typename Longest>
     static __device__ BlockTile of(int block, int heads, int tiles, Longest longest) {
@@ -42,8 +42,8 @@ struct LongestTileFirst {
     }
 };
 
-// Of layouts other than dense whose mask has a block mask: the longest tiles of all requests first,
-// each for all heads. `tile`: rows of one; `length`: the most rows of a request.
+// The block's tile for layouts other than dense if the mask has a block mask: the longest tiles of
+// all requests first, each for all heads. tile: rows of a tile; length: the most rows of a request.
 template <bool kRowsAreRagged, typename FirstRow>
 __device__ inline BlockTile longest_tile_of(const AttentionArguments& attention, int heads,
                                             int block, int tile, int length, FirstRow first_row) {
@@ -58,13 +58,14 @@ __device__ inline BlockTile longest_tile_of(const AttentionArguments& attention,
     return {place / tiles * heads + head, place % tiles};
 }
 
-// A band makes later queries see more keys, and earlier keys be seen by more queries.
+// With a band (such as causal), later queries see more keys, and earlier keys are seen by more
+// queries.
 constexpr bool kOrdersOneHead = mod::Mask::kHasBlockMask && mod::Layouts::kAreDense;
 using QueryTileOrder = Select<kOrdersOneHead, LongestTileFirst,
                               Select<mod::Mask::kHasBand, LastTileFirst, FirstTileFirst>>;
 using KeyTileOrder = Select<kOrdersOneHead, LongestTileFirst, FirstTileFirst>;
 
-// Of queries, in the order of memory; heads are those of queries over the batch.
+// The tile of queries of a block, in memory order. Heads are counted over the whole batch.
 __device__ inline BlockTile tile_of_rows(const AttentionArguments& attention, int block, int tile) {
     if constexpr (mod::Layouts::kQueriesAreRagged)
         return ragged_tile_of(attention, attention.heads, block,
@@ -74,7 +75,7 @@ __device__ inline BlockTile tile_of_rows(const AttentionArguments& attention, in
     return {block / tiles, block % tiles};
 }
 
-// Of queries, in the order in which they should start.
+// The tile of queries of a block, in the order in which tiles should start: the longest first.
 __device__ inline BlockTile query_tile_of(const AttentionArguments& attention, int block) {
     if constexpr (mod::Mask::kHasBlockMask && !mod::Layouts::kAreDense)
         return longest_tile_of<mod::Layouts::kQueriesAreRagged>(
@@ -93,7 +94,7 @@ __device__ inline BlockTile query_tile_of(const AttentionArguments& attention, i
                               });
 }
 
-// Some blocks of ragged queries have none.
+// False for the blocks of ragged queries that have no tile.
 __device__ inline bool has_queries(const SequenceLength& length, int tile) {
     return !mod::Layouts::kQueriesAreRagged ||
            (tile >= 0 && tile * mod::kQueryTile < length.query_rows());

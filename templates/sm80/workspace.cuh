@@ -1,4 +1,4 @@
-// Where a backward's numbers for each query lie in the workspace.
+// Layout of what a backward keeps for each query in the workspace.
 #pragma once
 
 #include "common/sequence_length.cuh"
@@ -6,7 +6,7 @@
 
 namespace sm80 {
 
-// Where the rows of a head begin: one batch entry after the other, or one head with all requests.
+// First row of a head: [batch, head, query], or [head, query of all requests] for ragged queries.
 __device__ inline long long first_row_of_head(const AttentionArguments& attention,
                                               const SequenceLength& length, int h) {
     if constexpr (mod::Layouts::kQueriesAreRagged)
@@ -28,13 +28,14 @@ __device__ inline float* dq_accumulator_row(const KernelArguments& attention,
     return attention.dq_accumulator + row * mod::kHeadDim;
 }
 
-// Of the queries of a head: see row_references.cuh. Each request has whole tiles of kReferenceRows.
+// The row facts of a head's queries: see row_references.cuh. Each request is padded to whole tiles
+// of kReferenceRows.
 class RowFacts {
   public:
     __device__ RowFacts(const AttentionArguments& attention, const SequenceLength& length, int h)
         : attention_(attention), first_(first_of(attention, length, h)) {}
 
-    // Among the facts of all rows.
+    // Index of a query among all rows of the launch.
     __device__ long long place(int query) const { return first_ + query; }
 
     __device__ float& of(int query, RowFact fact) const {
