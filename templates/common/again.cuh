@@ -1,5 +1,6 @@
-// Where a thread is, asked of the hardware each time: unknown to the compiler as values that it has
-// read before, so that what is computed from them is computed again, not kept in registers.
+// Reads a thread's indices from special registers at each call. The compiler does not see that they
+// are values which it has read before, so it computes what depends on them again instead of keeping
+// it in registers.
 #pragma once
 
 __device__ inline int block_index_again() {
@@ -18,8 +19,8 @@ __device__ inline int lane_again() {
     return lane;
 }
 
-// The same value, of unknown origin: what depends on it is computed again in each iteration of a
-// loop rather than kept in registers all along.
+// Returns x, but hides that from the compiler: what depends on it is computed again in each
+// iteration of a loop instead of being kept in registers.
 template <typename T> __device__ inline T computed_again(T x) {
     if constexpr (sizeof(T) == 8)
         asm volatile("" : "+l"(x));

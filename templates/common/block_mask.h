@@ -1,14 +1,14 @@
 // Which tiles of the score matrix a kernel visits. Included by device and host code: plain C++,
 // fixed layout.
 //
-// A block mask has a row for each tile that a block keeps on chip: of queries, or in a backward
-// pass of keys; and in it two bits for each tile that passes by. It is made for one kernel's tile
-// sizes.
+// A block mask has a row for each tile that a block keeps on chip (a tile of queries, or of keys in
+// a backward), and in it two bits for each tile that the block loops over. It is built for one
+// kernel's tile sizes.
 //
-// Of dense tensors, each b and h that the mask tells apart has a block mask. Of other layouts each
-// such h has one, whose rows are the tiles of all requests: those of ragged rows where
-// tile_of_request (sequence_length.cuh) has them, of others request after request. Tiles that pass
-// by count from the request's first position.
+// For dense tensors there is a block mask for each b and h that the mask tells apart. For other
+// layouts there is one for each such h, whose rows are the tiles of all requests: for ragged rows
+// in the order of tile_of_request (sequence_length.cuh), otherwise request after request. Positions
+// of looped-over tiles count from the request's first one.
 #pragma once
 
 struct TileRow {
@@ -28,15 +28,15 @@ struct BlockMask {
     int row_count, word_count;
     int batch_stride,
         head_stride; // from one block mask to the next; 0 where the mask does not tell them apart
-    // Of layouts other than dense, batch_stride is from one request's rows to those of the next,
-    // beside what their first rows in a packed tensor are apart.
+    // For layouts other than dense, batch_stride is the distance in rows from one request to the
+    // next, not counting the distance of their first rows in a packed tensor.
 };
 
-// The requests whose tiles are visited: those with few queries have a kernel of their own, see
-// has_few_rows.
+// Which requests a block mask serves: requests with few queries (see has_few_rows) have a kernel
+// and a block mask of their own.
 enum class RowsOf { all, many, few };
 
-// What the kernels that build block masks are told.
+// Arguments of the kernels that build block masks.
 struct PlannedBlockMask {
     BlockMask mask;
     double* query_facts; // [block masks][query_tiles][facts]: pairs, interval::Fact

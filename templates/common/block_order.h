@@ -1,4 +1,4 @@
-// Which tile of keys each block of Hopper's backward has. Included by device and host code.
+// Maps each block of Hopper's backward to a tile of keys. Included by device and host code.
 #pragma once
 
 #include "common/host_device.h"
@@ -7,18 +7,18 @@ struct HeadTile {
     int head, tile;
 };
 
-// What an order is made for. head_bytes: what blocks read and write for a head. short_tiles: so
-// many at the end of the keys have less to do than the others.
+// Parameters of an order. head_bytes: bytes that blocks read and write for a head. short_tiles: the
+// number of tiles at the end of the keys with less work than the others.
 struct BlockOrder {
     int tiles, heads;
     long long head_bytes;
     int short_tiles;
 };
 
-// As many heads as share the L2 cache go together, and as many as fill the GPU, tile by tile, so
-// that what is left at the end is tiles from the end of a group. What remains goes with the last
-// group, so that this is long enough for blocks to end at the same time; so do short tiles, which
-// come last, those of all heads.
+// Heads are grouped: as many as share the L2 cache, and at least as many as fill the GPU. A group
+// is walked tile by tile, so that its last blocks are those of its last tiles. The last group also
+// gets the remaining heads, so that it is long enough for blocks to end at the same time. Short
+// tiles of all heads come at the very end.
 FLEXC_SHARED HeadTile tile_of_block(const BlockOrder& order, int block) {
     constexpr int kCacheBytes = 32 << 20, kBlocksAtOnce = 128;
     const int heads = order.heads, tiles = order.tiles - order.short_tiles;

@@ -1,9 +1,9 @@
-// A tile's corners, which tell of most tiles that intervals leave open. Included by tests on the
-// host too.
+// The corners of a tile, which classify most tiles that interval arithmetic cannot. Included by
+// host tests too.
 #pragma once
 
-// Whether one is visible and another hidden, so that the tile is partial: of visible(q, kv), which
-// is asked for all four whatever it says, so that what it reads arrives together.
+// Whether one corner is visible and another is hidden, so that the tile is partial. visible(q, kv)
+// is always called for all four corners, so that their loads overlap.
 template <typename Visible>
 __device__ inline bool corners_differ(int first_q, int last_q, int first_kv, int last_kv,
                                       Visible visible) {

@@ -3,13 +3,13 @@
 // nothing.
 #pragma once
 
-// The next kernel may start when all blocks of this one have come here, and there is room.
+// Lets the next kernel start once all blocks of this one have called this and there is room.
 __device__ inline void let_next_start() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
-// Until the kernel ahead has ended, and what it wrote is visible.
+// Waits until the kernel ahead in the stream has ended and its writes are visible.
 __device__ inline void wait_for_kernel_ahead() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");

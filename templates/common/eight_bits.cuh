@@ -1,4 +1,5 @@
-// Numbers of eight bits, as storage, and their way to f16, which can hold every one.
+// 8-bit numbers as storage types, and their conversion to f16, which represents all of them
+// exactly.
 #pragma once
 
 #include "common/instructions.cuh"
@@ -10,13 +11,13 @@ struct flexc_e5m2 {
     unsigned char bits;
 };
 
-// Of four numbers in one word: two words with two each, in order.
+// Two pairs of f16, from four 8-bit numbers in one word, in the same order.
 struct F16Pairs {
     unsigned first, second;
 };
 template <typename Narrow> F16Pairs widen(unsigned four);
 
-// The upper halves of f16.
+// An e5m2 number is the upper byte of an f16.
 template <> __device__ inline F16Pairs widen<flexc_e5m2>(unsigned four) {
     return {__byte_perm(four, 0, 0x1404), __byte_perm(four, 0, 0x3424)};
 }
@@ -28,7 +29,8 @@ template <> __device__ inline F16Pairs widen<flexc_e4m3>(unsigned four) {
     return pairs;
 }
 #else
-// In upper halves they are a bit to the left of f16, with an exponent whose bias is 8 less.
+// In the upper byte of an f16, an e4m3 number lies one bit too far left, and its exponent's bias is
+// less by 8.
 __device__ inline unsigned f16x2_from_upper_e4m3(unsigned pair) {
     constexpr unsigned k256 = 0x5c005c00u, k448 = 0x5f005f00u;
     const unsigned magnitude = multiply_f16x2((pair & 0x7f007f00u) >> 1, k256);

@@ -1,4 +1,4 @@
-// The 16-bit floats, as storage, and their way to and from float.
+// The 16-bit floats as storage types, and their conversions to and from float.
 #pragma once
 
 struct flexc_f16 {
@@ -18,7 +18,7 @@ __device__ inline float flexc_to_float(flexc_f16 x) {
     return wide;
 }
 
-// Two neighbours in one word.
+// The first and the second of two adjacent elements in one word.
 __device__ inline float flexc_first(flexc_bf16, unsigned pair) {
     return __uint_as_float(pair << 16);
 }

@@ -1,16 +1,16 @@
-// Sums of floats that no order of additions changes: numbers of fixed point that span the range of
-// float, after Kulisch. Included by device and host code.
+// Sums of floats that do not depend on the order of additions: fixed-point numbers that span the
+// whole range of float (a Kulisch accumulator). Included by device and host code.
 //
-// A float is 24 bits somewhere in that range. It touches two neighbouring words at most, each by an
-// addition of integers, which commutes where one of floats does not. Words overlap in what they can
-// hold: carries wait until the sum is rounded.
+// A float is 24 bits somewhere in that range. It touches at most two adjacent words, each by an
+// integer addition, which is associative and commutative. Words have spare bits, so carries need
+// not be propagated until the sum is rounded.
 #pragma once
 
 #include "common/host_device.h"
 
 namespace exact {
 
-// Zero when all bytes are. Holds 2^32 terms, whatever they are, and many more where signs differ.
+// A sum with all bytes zero is 0. It can hold at least 2^32 terms.
 struct Sum {
     static constexpr int kWords = 9, kBits = 31;
     static constexpr int kLowest = -149; // exponent of the least float
@@ -22,11 +22,12 @@ struct Sum {
 
 enum Flag : unsigned { kNan = 1, kInfinite = 2, kMinusInfinite = 4 };
 
-// What a float adds: to words[word] and, unless `high` is zero, to the one after.
+// The contribution of one float: `low` to words[word] and, unless it is zero, `high` to words[word
+// + 1].
 struct Term {
     int word;
     long long low, high;
-    unsigned flags; // nothing else is added where there are any
+    unsigned flags; // if any is set, nothing else is added
 };
 
 FLEXC_SHARED Term term_of(unsigned float_bits) {
@@ -43,14 +44,15 @@ FLEXC_SHARED Term term_of(unsigned float_bits) {
     return {position / Sum::kBits, negative ? -low : low, negative ? -high : high, 0};
 }
 
-// The nearest float, of two the even one, as its bits.
+// Returns the bits of the nearest float, ties to even.
 FLEXC_SHARED unsigned rounded(const Sum& sum) {
     constexpr unsigned kInfinity = 0x7f800000, kAnyNan = 0x7fffffff, kSign = 0x80000000;
     constexpr unsigned kBoth = kInfinite | kMinusInfinite;
     if ((sum.flags & kNan) != 0 || (sum.flags & kBoth) == kBoth) return kAnyNan;
     if (sum.flags != 0) return sum.flags == kInfinite ? kInfinity : kInfinity | kSign;
 
-    // Carries, then the sign: digits of kBits each, two for what the last word holds beyond.
+    // Propagates carries, then separates the sign: digits of kBits each, two of them for what the
+    // last word holds beyond its kBits.
     using Wide = unsigned long long;
     constexpr Wide kMask = (1ull << Sum::kBits) - 1;
     constexpr int kDigits = Sum::kWords + 2;
@@ -109,7 +111,7 @@ FLEXC_SHARED unsigned rounded(const Sum& sum) {
     return (bits < kInfinity ? static_cast<unsigned>(bits) : kInfinity) | (negative ? kSign : 0);
 }
 
-// to[i] += from[i]
+// Arguments of round_sums.cu: to[i] += from[i].
 struct Rounding {
     const Sum* from;
     float* to;

@@ -1,12 +1,12 @@
-// Vectors that a kernel has computed before it, one number for each key or for each distance q -
-// kv: lengths that device and host agree on.
+// Lengths of the vectors that a kernel computes ahead of attention: one number for each key, or for
+// each distance q - kv. Device and host agree on them here.
 #pragma once
 
 #include "common/host_device.h"
 
 constexpr int kExpandedStep = 128; // numbers that a block of threads computes
-// Tiles of the forward may start at the last row, and have up to as many. Those of the backward end
-// with a step.
+// Entries past the end that forward tiles may read: a tile may start at the last row and has up to
+// this many rows. Backward tiles end at a multiple of kExpandedStep.
 constexpr int kForwardOverhang = 192;
 
 FLEXC_SHARED constexpr long long expanded_length(long long rows, int overhang) {

@@ -1,7 +1,7 @@
-// Single instructions that C++ has no name for.
+// Functions for single PTX instructions.
 #pragma once
 
-// NaN when either is NaN.
+// Minimum; NaN if either operand is NaN.
 __device__ inline float min_nan(float x, float y) {
     float z;
     asm("min.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
@@ -12,13 +12,13 @@ __device__ inline float max_nan(float x, float y) {
     asm("max.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
     return z;
 }
-// Four neighbours in global memory grow, in no order.
+// Adds to four adjacent floats in global memory, each atomically.
 __device__ inline void add_four(float* to, float x, float y, float z, float w) {
     asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(x), "f"(y), "f"(z),
                  "f"(w)
                  : "memory");
 }
-// Within 2 units in the last place, over the whole range.
+// Quotient with an error of at most 2 ULP over the full range.
 __device__ inline float divide_full(float x, float y) {
     float z;
     asm("div.full.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
@@ -35,7 +35,7 @@ __device__ inline float load_shared_float(unsigned address) {
     asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(address));
     return x;
 }
-// The same, or 0, without a branch.
+// Loads from shared memory if the condition holds, else returns 0, without a branch.
 __device__ inline float load_shared_float_if(bool condition, unsigned address) {
     float x;
     asm volatile("{\n.reg .pred p;\nsetp.ne.s32 p, %2, 0;\nmov.f32 %0, 0f00000000;\n"
@@ -44,7 +44,7 @@ __device__ inline float load_shared_float_if(bool condition, unsigned address) {
                  : "r"(address), "r"(static_cast<int>(condition)));
     return x;
 }
-// Two f16 in one word.
+// Arithmetic on two f16 in one word.
 __device__ inline unsigned add_f16x2(unsigned x, unsigned y) {
     unsigned z;
     asm("add.rn.f16x2 %0, %1, %2;" : "=r"(z) : "r"(x), "r"(y));
@@ -55,14 +55,14 @@ __device__ inline unsigned multiply_f16x2(unsigned x, unsigned y) {
     asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(z) : "r"(x), "r"(y));
     return z;
 }
-// All bits of those that are greater.
+// Sets all 16 bits of each half in which x > y, and clears the others.
 __device__ inline unsigned greater_f16x2(unsigned x, unsigned y) {
     unsigned mask;
     asm("set.gt.u32.f16x2 %0, %1, %2;" : "=r"(mask) : "r"(x), "r"(y));
     return mask;
 }
 #if __CUDA_ARCH__ >= 890
-// Two words from four e4m3 in one.
+// Converts four e4m3 numbers in one word to four f16 in two words.
 __device__ inline void f16x4_from_e4m3x4(unsigned& first, unsigned& second, unsigned four) {
     asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %2;\ncvt.rn.f16x2.e4m3x2 %0, low;\n"
         "cvt.rn.f16x2.e4m3x2 %1, high;\n}"
@@ -70,8 +70,8 @@ __device__ inline void f16x4_from_e4m3x4(unsigned& first, unsigned& second, unsi
         : "r"(four));
 }
 #endif
-// *p of a constant buffer, or 0, without a branch: loads that follow each other are in flight
-// together.
+// Loads *p from read-only memory if the condition holds, else gives 0, without a branch, so that
+// consecutive loads overlap.
 #define FLEXC_LOAD_IF(Type, bits, constraint)                                                      \
     __device__ inline Type load_if(bool condition, const Type* p) {                                \
         Type x;                                                                                    \

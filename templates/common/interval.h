@@ -1,12 +1,14 @@
-// What an expression can be over the elements of a tile: interval arithmetic, a function named as
-// the operator for each that masks have between a query and a key; of all others nothing is known.
-// Included by device and host code.
+// Interval arithmetic: the values that an expression may take over the elements of a tile. There is
+// a function, named like the operator, for each operator that masks use between a query and a key;
+// the results of all others are unknown. Included by device and host code.
 //
-// src/analysis/interval.h has another table, for ranges: a device has no 128-bit integers and no
-// flag for NaN to spare, and ranges need the ends of int64 exactly and ends that are infinite.
+// src/analysis/interval.h is a separate implementation for ranges of integers, which needs the
+// exact ends of int64 and infinite ends; a device has neither 128-bit integers nor a spare flag for
+// NaN.
 //
-// Every function contains all results that operands inside their intervals can give, rounding of
-// f32 included. Booleans are 0 or 1: low = 1 means "everywhere", high = 0 means "nowhere".
+// Every function returns an interval that contains all results for operands inside their intervals,
+// rounding of f32 included. Booleans are 0 or 1: low = 1 means "everywhere", high = 0 means
+// "nowhere".
 #pragma once
 
 #include "common/host_device.h"
@@ -21,7 +23,7 @@ struct Fact {
     double low, high;
 };
 
-// Beyond all values: an end that is not known. A real with such an end may also be NaN.
+// An end beyond all values means that it is unknown. A real with such an end may also be NaN.
 constexpr double kFar = 1e300;
 // Integers up to here are exact, and no other one is rounded to one of them.
 constexpr double kMostExact = 9007199254740991.0;
@@ -51,7 +53,7 @@ FLEXC_SHARED Fact of(float x) {
 
 // --- integers -----------------------------------------------------------------------------------
 
-// What is not exact, or comes from something that is not known, is not known.
+// Returns the interval if both ends are exact integers, otherwise "unknown".
 FLEXC_SHARED Fact exact(double low, double high) {
     return low >= -kMostExact && high <= kMostExact ? Fact{low, high} : anything();
 }
@@ -65,7 +67,7 @@ FLEXC_SHARED Fact imul(Fact x, Fact y) {
     const Fact all = corners(x.low * y.low, x.low * y.high, x.high * y.low, x.high * y.high);
     return exact(all.low, all.high);
 }
-// The least integer has no positive counterpart: it stays what it is.
+// The least integer has no positive counterpart: its absolute value is itself.
 FLEXC_SHARED Fact iabs(Fact x) {
     const double size = larger(-x.low, x.high);
     return exact(x.low > 0 ? x.low : x.high < 0 ? -x.high : 0.0, size);
@@ -113,7 +115,8 @@ FLEXC_SHARED Fact power_of_two(Fact exponent) {
 FLEXC_SHARED Fact ishl(Fact x, Fact amount) { return imul(x, power_of_two(amount)); }
 FLEXC_SHARED Fact ishr(Fact x, Fact amount) { return ifloordiv(x, power_of_two(amount)); }
 
-// A counter takes all values from its first to its last, and one that has none does no harm.
+// The values of a sum's counter, from first to end - 1. An empty range adds no terms, so any
+// interval is right for it.
 FLEXC_SHARED Fact counter(Fact first, Fact end) {
     return {first.low, larger(first.low, end.high - 1)};
 }
@@ -214,7 +217,7 @@ FLEXC_SHARED Fact fselect(Fact c, Fact x, Fact y) { return either(c, x, y); }
 
 FLEXC_SHARED Fact bool_to_int(Fact x) { return x; }
 FLEXC_SHARED Fact bool_to_real(Fact x) { return x; }
-// Rounding keeps order.
+// Rounding is monotonic.
 // On the host through memory: g++ 12 makes nothing of two such conversions side by side.
 FLEXC_SHARED double in_f32(double x) {
 #ifdef __CUDACC__

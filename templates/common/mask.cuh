@@ -1,4 +1,4 @@
-// What the mask is known to hide of a tile of scores.
+// What is known about the mask in a whole rectangle of scores.
 #pragma once
 
 #include "common/place.cuh"
@@ -6,8 +6,8 @@
 
 struct NoMask {
     static constexpr bool kHides = false, kIsComparison = true;
-    // Whether it is known that nothing of a rectangle is hidden, whose positions are first to last.
-    // is_full: what the block mask says of its tile.
+    // Whether nothing in the rectangle [first_q, last_q] x [first_kv, last_kv] is hidden, as far as
+    // is known. is_full: whether the block mask says so of the tile.
     static __device__ bool shows_all(const HeadPlace&, bool is_full, int first_q, int last_q,
                                      int first_kv, int last_kv) {
         return true;
@@ -20,7 +20,7 @@ struct MaskOfElements : NoMask {
         return is_full;
     }
 };
-// A band says all about it, so that an element needs no more than a comparison.
+// The band is the whole mask, so that an element only needs a comparison.
 struct MaskOfBand : MaskOfElements {
     static constexpr bool kIsComparison = true;
     static __device__ bool shows_all(const HeadPlace& place, bool is_full, int first_q, int last_q,

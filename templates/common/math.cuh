@@ -4,14 +4,15 @@
 constexpr float kLog2E = 1.4426950408889634f;
 constexpr float kLn2 = 0.6931471805599453f;
 
-// From here on a score times log2(e), rounded, is too far from the same product inside of a
-// multiply-add: the largest weight of a row would no longer be rounded to 1 in 16 bits.
+// For exponents from here on, score * log2(e) rounded on its own differs so much from the same
+// product inside an FMA that the largest weight of a row would no longer round to 1 in 16 bits.
 constexpr float kLargeExponent = 0x1p14f;
 constexpr float kMostFinite = 0x1.fffffep127f;
 
 __device__ inline float negative_infinity() { return __int_as_float(static_cast<int>(0xff800000)); }
 
-// x where this bit is set. One statement: NVVM takes three times as long over what it stands for.
+// Returns x if the bit is set, else -inf. A single asm statement, as NVVM needs three times as long
+// to compile the equivalent C++.
 __device__ inline float if_visible(float x, unsigned visible, int bit) {
     asm("{\n.reg .pred p;\n.reg .b32 b;\nand.b32 b, %1, %2;\nsetp.eq.u32 p, b, 0;\n"
         "selp.f32 %0, 0fff800000, %0, p;\n}"
@@ -26,14 +27,14 @@ __device__ inline float exp2_fast(float x) {
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
-// The largest finite float, not an infinity, where a product of finite numbers is beyond it.
+// A product that overflows becomes the largest finite float instead of infinity.
 __device__ inline float multiply_finite(float x, float y) { return __fmul_rz(x, y); }
 __device__ inline float log2_fast(float x) {
     float y;
     asm("lg2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
-// The same, with numbers that are not normal as zeros.
+// The same, but subnormal numbers are treated as zeros.
 __device__ inline float log2_flushed(float x) {
     float y;
     asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

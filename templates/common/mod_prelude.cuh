@@ -1,7 +1,4 @@
-// What generated code calls: the operators of a program that C++ has no spelling for.
-//
-// The flexc_fast_ functions may be off by a few f32 roundings: far below what the 16-bit element
-// types can hold. Kernels of those types use them where no step (floor, comparison, int) follows.
+// Called by generated code: operators of a program that C++ has no operator for.
 #pragma once
 
 #include "common/eight_bits.cuh"
@@ -29,7 +26,7 @@ template <typename Int> __device__ inline Int flexc_floor_modulo(Int x, Int y) {
     const Int remainder = x % y;
     return remainder != 0 && (remainder < 0) != (y < 0) ? remainder + y : remainder;
 }
-// Of numbers that are not negative, by one that is positive: no sign has to be looked at.
+// x >= 0 and y > 0, so that unsigned division can be used.
 __device__ inline int flexc_quotient(int x, int y) {
     return static_cast<int>(static_cast<unsigned>(x) / static_cast<unsigned>(y));
 }
@@ -55,7 +52,7 @@ template <typename Int> __device__ inline Int flexc_shift_right(Int x, Int y) {
     return x >> (y < 0 || y >= kBits ? Int(kBits - 1) : y);
 }
 template <typename Int> __device__ inline Int flexc_abs(Int x) { return x < 0 ? -x : x; }
-// The absolute value of x - y, which has 33 bits.
+// The absolute value of x - y, which needs 33 bits.
 __device__ inline long long flexc_distance(int x, int y) {
     return static_cast<long long>(__sad(x, y, 0u));
 }
@@ -80,41 +77,43 @@ __device__ inline float flexc_sign(float x) { return x > 0 ? 1.0f : x < 0 ? -1.0
 __device__ inline float flexc_floor(float x) { return floorf(x); }
 __device__ inline float flexc_divide(float x, float y) { return x / y; }
 __device__ inline float flexc_fast_divide(float x, float y) { return divide_full(x, y); }
-// What numbers are multiplied by that would be divided by y. Finite, but for 0.
+// The reciprocal of y, by which numbers are multiplied instead of being divided by y. Finite unless
+// y is 0.
 __device__ inline float flexc_reciprocal(float y) {
     const float inverse = 1 / y;
     return y != 0 && fabsf(inverse) > kMostFinite ? copysignf(kMostFinite, y) : inverse;
 }
-// The floor of the true quotient: a quotient that was rounded up to a whole number is one too big.
+// The floor of the exact quotient: if x / y was rounded up to an integer, its floor is too large by
+// one.
 __device__ inline float flexc_floor_divide(float x, float y) {
     const float quotient = floorf(x / y);
     const float rest = fmaf(-quotient, y, x);
     return (y > 0 ? rest < 0 : rest > 0) ? quotient - 1 : quotient;
 }
-// A call: fmodf() brings a loop and divisions to each use, and a kernel has one for each element of
-// a thread.
+// Not inlined: fmodf() contains a loop and divisions, and a kernel would have a copy for each
+// element of a thread.
 static __device__ __noinline__ float flexc_remainder(float x, float y) { return fmodf(x, y); }
-// Python's: the sign of the divisor.
+// As in Python: the result has the sign of the divisor.
 __device__ inline float flexc_modulo(float x, float y) {
     const float remainder = flexc_remainder(x, y);
     return remainder != 0 && (remainder < 0) != (y < 0) ? remainder + y : remainder;
 }
 
-// sqrtf(x) by the steps that it takes for most numbers, among which x is.
+// sqrtf(x) for numbers for which sqrtf() does not branch: the same instructions.
 __device__ inline float flexc_usual_sqrt(float x) {
     const float inverse = rsqrt_flushed(x);
     const float about = x * inverse;
     return fmaf(fmaf(-about, about, x), 0.5f * inverse, about);
 }
-// flexc_to_narrow_int() of sqrtf(x). Numbers for which sqrtf() branches have the same whole number
-// as what they are clamped to.
+// flexc_to_narrow_int(sqrtf(x)). x is clamped to numbers for which sqrtf() does not branch; the
+// integer is the same.
 __device__ inline int flexc_int_of_sqrt(float x) {
     return __float2int_rz(
         flexc_usual_sqrt(fminf(fmaxf(x, 0x1p-101F), 0x1.fffffep127F))); // NaN is the former
 }
-// The least of that and most, which is 0 ... 2^20: in the lowest bits of a float from 2 on.
-// Conversions have the unit of special functions, which roots and exponentials are as much as it
-// does.
+// min(flexc_int_of_sqrt(x), most) for most in [0, 2^20]. The integer is taken from the lowest bits
+// of a float in [2, 4), because conversions would compete with roots and exponentials for the
+// special function unit.
 __device__ inline int flexc_bounded_int_of_sqrt(float x, int most) {
     const float end = static_cast<float>(most) + 0.5F;
     const float root = flexc_usual_sqrt(fminf(fmaxf(x, 0x1p-101F), end * end));
@@ -123,9 +122,9 @@ __device__ inline int flexc_bounded_int_of_sqrt(float x, int most) {
 
 __device__ inline float flexc_exp2(float x) { return exp2f(x); }
 __device__ inline float flexc_log(float x) { return logf(x); }
-// flexc_to_narrow_int() of log2(x) * factor, found with roundings of less than 2^-21 of either
-// each. What is so near to a whole number, but 0, that these could carry it across may be wrong: a
-// doubt.
+// flexc_to_narrow_int(log2(x) * factor), where the log2 and the product each have a relative error
+// below 2^-21. Sets `doubt` if the result is so close to a nonzero integer that the errors could
+// change it.
 __device__ inline int flexc_int_of_log(float x, float factor, bool& doubt) {
     constexpr float kRounder = 0x1.8p23F, kError = 0x1p-19F;
     const float about = log2_flushed(x) * factor;
@@ -140,7 +139,7 @@ __device__ inline float flexc_pow(float x, float y) { return powf(x, y); }
 // --- captured arrays
 // -------------------------------------------------------------------------------
 
-// Each buffer type as the program sees it.
+// Reads an element of a captured buffer and converts it to the type that the program sees.
 __device__ inline float flexc_read(const double* p) { return static_cast<float>(__ldg(p)); }
 __device__ inline float flexc_read(const float* p) { return __ldg(p); }
 template <typename Float16> __device__ inline float flexc_read_16(const Float16* p) {
@@ -159,7 +158,7 @@ __device__ inline bool flexc_read(const bool* p) {
     return __ldg(reinterpret_cast<const unsigned char*>(p)) != 0;
 }
 
-// The same, or 0, without a branch.
+// Reads an element if `inside`, else returns 0, without a branch.
 __device__ inline float flexc_read_if(bool inside, const double* p) {
     return static_cast<float>(load_if(inside, p));
 }
@@ -168,38 +167,37 @@ template <typename Float16> __device__ inline float flexc_read_if(bool inside, c
     return flexc_to_float(Float16{load_if(inside, &p->bits)});
 }
 
-// A part of the offset of a buffer whose offsets have room in 32 bits.
+// index * stride: part of an offset, in a buffer whose offsets fit into 32 bits.
 __device__ inline int flexc_step(int index, long long stride) {
     return static_cast<int>(static_cast<unsigned>(index) * static_cast<unsigned>(stride));
 }
 
-// Numbers of entries, which are at least 1; what does not fit in 32 bits is as good as any such.
+// The product of numbers of entries, each at least 1, capped at 2^31.
 __device__ inline long long flexc_bounded_product(long long x, long long y) {
     const long long most = 1ll << 31;
     return flexc_min(flexc_min(x, most) * flexc_min(y, most), most);
 }
-// Sums of 32 bits of which only the last is an index.
+// Sums and differences that may wrap: only the final result is an index.
 __device__ inline int flexc_wrapped_sum(int x, int y) {
     return static_cast<int>(static_cast<unsigned>(x) + static_cast<unsigned>(y));
 }
 __device__ inline int flexc_wrapped_difference(int x, int y) {
     return static_cast<int>(static_cast<unsigned>(x) - static_cast<unsigned>(y));
 }
-// Addresses in shared memory: so many bytes further, and so many floats.
+// Shared memory addresses: `bytes` bytes further, and `entries` floats further.
 __device__ inline unsigned flexc_shifted(unsigned address, int bytes) {
     return address + static_cast<unsigned>(bytes);
 }
 __device__ inline unsigned flexc_entry(unsigned address, int entries) {
     return address + 4 * static_cast<unsigned>(entries);
 }
-// Of a table in shared memory; where it is not inside, 0.
+// Reads a float of a table in shared memory; 0 if it is not inside.
 __device__ inline float flexc_read_table(unsigned address) { return load_shared_float(address); }
 __device__ inline float flexc_read_table_if(bool inside, unsigned address) {
     return load_shared_float_if(inside, address);
 }
 
-// An address that stays in registers: found again for each element, it would take most of a read's
-// instructions.
+// Keeps an address in registers. Computing it again for each element would cost more than the read.
 template <typename T> __device__ inline const T* flexc_kept(const T* address) {
     asm volatile("" : "+l"(address));
     return address;
@@ -213,7 +211,7 @@ __device__ inline bool flexc_inside(int index, int extent) {
     return static_cast<unsigned>(index) < static_cast<unsigned>(extent);
 }
 
-// Adding zero changes nothing, and gradients are often zero where a read was not used.
+// Skips zeros: gradients of reads that an element does not use are often zero.
 __device__ inline void flexc_accumulate(float* p, float x) {
     if (x != 0) atomicAdd(p, x);
 }

@@ -1,11 +1,11 @@
-// Where a block works, with what the program computes once for it.
+// The head that a block computes, with what the program computes once for it.
 #pragma once
 
 #include "common/sequence_length.cuh"
 #include "common/visible_band.cuh"
 #include "mod.cuh"
 
-// One (b, h), and what the program computes once for it.
+// One (b, h), with the program's values for the launch and the head.
 struct HeadValues {
     int b, h, h_kv;
     mod::Launch launch;
@@ -16,7 +16,7 @@ struct HeadValues {
           head(mod::at_head(arguments, launch, b, h, h_kv)) {}
 };
 
-// A head with what the mask shows: which part of the other sequence its rows may see.
+// A head with its visible band: the range of keys that each of its queries may see.
 struct HeadPlace : HeadValues, VisibleBand {
     __device__ HeadPlace(const AttentionArguments& attention, const mod::Arguments& arguments,
                          int index)
@@ -27,7 +27,7 @@ struct HeadPlace : HeadValues, VisibleBand {
                          int batch, int head_index, int kv_head)
         : HeadPlace(arguments, SequenceLength(attention, batch), head_index, kv_head) {}
 
-    // Of a batch entry whose lengths are at hand.
+    // For a batch entry whose lengths are already loaded.
     template <typename Length>
     __device__ HeadPlace(const mod::Arguments& arguments, const Length& length, int head_index,
                          int kv_head)
@@ -36,7 +36,7 @@ struct HeadPlace : HeadValues, VisibleBand {
         find_ends(arguments, length);
     }
 
-    // The same place, with what another thread found out.
+    // The same with band limits that another thread has computed.
     __device__ HeadPlace(const AttentionArguments& attention, const mod::Arguments& arguments,
                          int batch, int head_index, int kv_head, int lowest, int highest)
         : HeadValues(arguments, batch, head_index, kv_head) {
@@ -53,7 +53,8 @@ struct HeadPlace : HeadValues, VisibleBand {
     }
 };
 
-// visit(element): of the program, at a query and a key of the tensors.
+// Calls visit(element) with the program's element at a query and a key, given as rows of the
+// tensors.
 template <typename Visit>
 __device__ inline auto visit_element(const AttentionArguments& attention,
                                      const mod::Arguments& arguments, const HeadPlace& place,

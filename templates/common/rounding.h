@@ -1,4 +1,4 @@
-// What round_gradients.cu is told.
+// Arguments of round_gradients.cu.
 #pragma once
 
 struct Rounding {

@@ -1,4 +1,4 @@
-// One of two types, as std::conditional_t, whose header NVRTC does not have.
+// std::conditional_t, whose header NVRTC does not have.
 #pragma once
 
 template <bool kFirst, typename First, typename Second> struct SelectedType {

@@ -1,4 +1,4 @@
-// Words in shared memory, and additions to memory of either kind.
+// Loads and stores of words in shared memory, and additions to shared and global memory.
 #pragma once
 
 __device__ inline void store_shared(unsigned to, int x, int y, int z, int w) {
@@ -21,7 +21,7 @@ __device__ inline unsigned load_shared_word(unsigned from) {
     return word;
 }
 
-// Additions whose results nobody waits for.
+// Atomic additions that return nothing.
 __device__ inline void add_float(float* to, float x) {
     asm volatile("red.global.add.f32 [%0], %1;" ::"l"(to), "f"(x) : "memory");
 }

@@ -1,5 +1,6 @@
-// What the sink of a row changes before a backward, for kernels that pass over rows: the weights
-// become those beside it, and it gets its own gradient. passes/sink.h has the formulas.
+// Adds the sink to the facts of a row before a backward, for kernels that visit each row once:
+// weights become those of a softmax that includes the sink, and the sink gets its own gradient. See
+// passes/sink.h for the formulas.
 #pragma once
 
 #include "common/arguments.h"
@@ -7,21 +8,20 @@
 #include "common/row_lse.cuh"
 #include "sm90/warp_additions.cuh"
 
-// Of one row, whose place among all is that of its facts, and q_idx of the program. Those that do
-// not exist come as the last of their head, and leave everything as it is.
+// A row. `place` is its index among the facts of all rows, `q_idx` its position as the program sees
+// it. Rows that do not exist are passed as the last row of their head, and nothing is changed.
 struct RowOfSink {
     int b, h, row, q_idx;
     long long place;
     bool exists;
 };
 
-// The facts of the row become those beside the sink. `product` is rowsum(d_out * o). d_lse, which
-// is of weights without the sink, becomes what gives the same with those beside it. Returns the
-// sink's weight.
+// Changes the facts of the row so that weights include the sink, and scales d_lse, which refers to
+// weights without the sink, to match. Returns the weight of the sink.
 __device__ inline float add_sink(const AttentionArguments& attention,
                                  const mod::Arguments& arguments, const RowOfSink& at,
                                  float& d_lse) {
-    // Beyond this, weights have no say beside d_lse, which would overflow.
+    // From here on, d_lse would overflow; the weights are then negligible beside it.
     constexpr float kMostBesideLse = 56;
     if (!at.exists) return 0;
     float& origin = attention.row_facts[row_fact_place(at.place, kLseLog2Fact)];
@@ -41,7 +41,7 @@ __device__ inline float add_sink(const AttentionArguments& attention,
     return (above > 0 ? 1 : less) / (1 + less);
 }
 
-// All lanes of a warp call this.
+// Called by all lanes of a warp.
 __device__ inline void add_sink_gradients(const AttentionArguments& attention,
                                           const mod::Arguments& arguments, const RowOfSink& at,
                                           float d_sink) {

@@ -1,5 +1,5 @@
-// Functions that a special function unit has parts of, as programs call them. Those with fast or
-// rough in their names stand for others where passes/precision.h allows it.
+// Program functions that use the special function unit. Those with `fast` or `rough` in their names
+// replace others where passes/precision.h allows it.
 #pragma once
 
 #include "common/instructions.cuh"
@@ -32,7 +32,7 @@ __device__ inline float flexc_rough_sigmoid(float x) {
 __device__ inline float flexc_softplus(float x) {
     return max_nan(x, 0) + log1pf(flexc_exp(-fabsf(x)));
 }
-// log1p(y) / y for y of 0 to 1 is a polynomial; relative error below 1e-6.
+// Uses a polynomial for log1p(y) / y on [0, 1]; relative error below 1e-6.
 __device__ inline float flexc_fast_softplus(float x) {
     const float y = exp2_fast(fabsf(x) * -kLog2E);
     float series = fmaf(y, -8.5385442e-3f, 4.4087190e-2f);
@@ -45,8 +45,8 @@ __device__ inline float flexc_fast_softplus(float x) {
     return fmaf(y, series, max_nan(x, 0));
 }
 
-// atanh(erf(x)) / x is a polynomial up to where erf(x) is 1; relative error below 2^-14, and that
-// of the instruction.
+// Uses a polynomial for atanh(erf(x)) / x up to where erf(x) is 1; relative error below 2^-14, plus
+// that of the tanh instruction.
 __device__ inline float flexc_rough_erf(float x) {
     const float square = fminf(x * x, 7.0f);
     const float slope = fmaf(square, fmaf(square, -1.6163779e-3f, 0.10364227f), 1.1283138f);

@@ -1,10 +1,10 @@
-// A loop over numbers that are known when a kernel is compiled.
+// Loops over compile-time constants.
 #pragma once
 
 template <int kIndex> struct StaticIndex {
     static constexpr int kValue = kIndex;
 };
-// visit(StaticIndex<i>) for 0 <= i < kCount.
+// Calls visit(StaticIndex<i>) for 0 <= i < kCount.
 template <int kCount, int kFirst = 0, typename Visit>
 __device__ inline void static_for(Visit visit) {
     if constexpr (kFirst < kCount) {
@@ -13,9 +13,9 @@ __device__ inline void static_for(Visit visit) {
     }
 }
 
-// 0 ... kCount - 1 as arguments of a template, where what a lambda refers to would take registers:
-// a function of IndicesTo<kCount>, with Indices<kIndices...> as its parameter, calls another for
-// each of kIndices.
+// The indices 0 ... kCount - 1 as template arguments, for loops in which the captures of a lambda
+// would take registers: a function passes IndicesTo<kCount>{} to another with a parameter
+// Indices<kIndices...>, which calls a third one for each index.
 template <int... kIndices> struct Indices {};
 template <int kCount, int... kIndices> struct IndicesOf {
     using Type = typename IndicesOf<kCount - 1, kCount - 1, kIndices...>::Type;

@@ -1,16 +1,18 @@
-// Sums of a tile of dS over the entries of a table: which entries elements add to, and copies in
-// shared memory of those that a tile meets. Whoever has the tile says how warps read it:
-//     kRows, kLaneRows: of a warp, and of each of its lanes, each of which has two neighbouring
-//     keys kRowsAtOnce, kElementRowsAtOnce: so many loads are on their way at once; elements of the
-//         latter are found one by one
-//     visit_rows<kAtOnce>(visit): visit(first, pairs) for rows first ... first + kAtOnce - 1
-//     visit(row, key, visit): the program's element there, or at the tensors' last ones
+// Sums of a tile of dS over the entries of a table: finds the entries to which elements add, and
+// keeps copies of those that a tile meets in shared memory. The kernel passes its tile of dS as a
+// class with these members:
+//     kRows, kLaneRows: rows of a warp, and of each of its lanes, which have two adjacent keys each
+//     kRowsAtOnce, kElementRowsAtOnce: rows whose loads overlap; the latter where the entry of each
+//         element is found separately
+//     visit_rows<kAtOnce>(visit): calls visit(first, pairs) for rows first ... first + kAtOnce - 1
+//     visit(row, key, visit): calls visit with the program's element there, or with the last one
+//         of the tensors
 #pragma once
 
 #include "common/fixed_point.cuh"
 #include "common/shared_words.cuh"
 
-// Where the entries of a table are: in the order of the dims, the last one's together.
+// The entries of a table, numbered in row-major order: a number is called a place.
 template <int kTable> class TableEntries {
     using Read = mod::TableGradient<kTable>;
 
@@ -32,7 +34,7 @@ template <int kTable> class TableEntries {
     // Whether the head's slice is inside of the buffer.
     __device__ bool exist() const { return slice_ != nullptr; }
     __device__ int extent(int dim) const { return extents_.of[dim]; }
-    // 0: more than there are places.
+    // Number of entries; 0 if it does not fit into an int.
     __device__ int count() const {
         long long entries = 1;
 #pragma unroll
@@ -58,7 +60,7 @@ template <int kTable> class TableEntries {
         index.of[0] = place;
         return index;
     }
-    // In memory.
+    // Adds to an entry in global memory.
     __device__ void add(const Index& index, float d_score) const {
         float* to = slice_;
 #pragma unroll
@@ -74,29 +76,30 @@ template <int kTable> class TableEntries {
     float factor_; // of dS
 };
 
-// Places of some entries: least ... most; none where most is less.
+// Places least ... most; empty if most < least.
 struct PlaceRange {
     int least = 0, most = -1;
-    // Whether each element's is among them, and inside of the buffer.
+    // Whether the entries of all elements are in the range and inside the buffer.
     bool are_all = false;
 
     __device__ int count() const { return most - least + 1; }
 };
 
-// Sums of some entries in shared memory, which are zeros before and after a tile. Where entries
-// take less than the memory there is, each of up to 32 lanes has a copy of its own, so that lanes
-// with the same entry do not wait for each other.
+// Fixed-point sums of some entries in shared memory, zero before and after each tile. If the
+// entries need less than the available memory, each of up to 32 lanes has a copy of its own, so
+// that lanes that add to the same entry do not serialise.
 class TableCopies {
   public:
-    // Of floats, what is left by a sum in whole numbers has one too.
+    // For f32 elements, the rounding error of the fixed-point sum is summed as a second part.
     static constexpr int kParts = sizeof(mod::Element) == 4 ? 2 : 1;
     static constexpr int kPartBytes = 4 * mod::TableGradients::kWords, kBytes = kParts * kPartBytes;
 
-    // Of `count` entries, up to TableGradients::kWords; 0 for none.
+    // Copies of `count` entries from `first` on, up to TableGradients::kWords; 0 for none.
     __device__ TableCopies(unsigned memory, int first, int count)
         : memory_(memory), first_(first), count_(count),
           shift_(count == 0 ? 0 : min(5, 31 - __clz(mod::TableGradients::kWords / count))) {}
-    // Of these, with some beside them, or of the middle of them; total: of a table.
+    // Copies of a range of places and some neighbours, or of its middle if it does not fit. total:
+    // entries of the table.
     static __device__ TableCopies around(unsigned memory, const PlaceRange& places, int total) {
         const int range = places.count();
         int count = mod::TableGradients::kWords;
@@ -111,16 +114,17 @@ class TableCopies {
     __device__ bool hold(int place) const {
         return static_cast<unsigned>(place - first_) < static_cast<unsigned>(count_);
     }
-    // Of the lane's own copy, or of one that few lanes share: neighbours, so that lanes whose
-    // places follow each other are in as many banks as without copies.
+    // Address of a place in the lane's own copy, or in one that a few lanes share. Copies of an
+    // entry are adjacent, so that lanes with consecutive places use as many banks as without
+    // copies.
     __device__ unsigned address(int place) const {
         const unsigned copy = memory_ + 4 * (threadIdx.x % 32 >> (5 - shift_));
         return copy + step(place - first_);
     }
-    // From one entry's address to another's.
+    // Bytes between the addresses of two entries that are `places` apart.
     __device__ unsigned step(int places) const { return places << (shift_ + 2); }
 
-    // holds: else a zero is added.
+    // Adds to the sum at address `to`; adds zero if not `holds`.
     template <typename Fixed>
     static __device__ void add(unsigned to, float d_score, const Fixed& fixed, bool holds = true) {
         const int whole = fixed(d_score);
@@ -129,7 +133,7 @@ class TableCopies {
             add_shared(to + kPartBytes, holds ? fixed.rest(d_score, whole) : 0);
     }
 
-    // An entry's sum, which becomes zero.
+    // Returns an entry's sum and clears it.
     template <typename Fixed> __device__ float take(int entry, const Fixed& fixed) const {
         float sum = static_cast<float>(take_part(entry, 0));
         if constexpr (kParts == 2)
@@ -138,7 +142,7 @@ class TableCopies {
     }
 
   private:
-    // Of all copies: four of them at once, where there are so many.
+    // Sums all copies of an entry, four at a time if there are so many.
     __device__ int take_part(int entry, int part) const {
         const unsigned from = memory_ + part + step(entry);
         int sum = 0;
@@ -153,7 +157,7 @@ class TableCopies {
         const int fours = 1 << (shift_ - 2);
 #pragma unroll 2
         for (int four = 0; four < fours; ++four) {
-            // Lanes begin with different ones, which are in different banks.
+            // Lanes start at different copies, which are in different banks.
             const unsigned at = from + 16 * ((four + static_cast<int>(threadIdx.x)) & (fours - 1));
             int of[4];
             load_shared(at, of[0], of[1], of[2], of[3]);
@@ -168,8 +172,8 @@ class TableCopies {
     int shift_; // of the number of copies
 };
 
-// Of one read in one tile, where each index is a number of the query plus one of the key: both are
-// found once for a row and for a key.
+// The places of one read in one tile if each index is a number of the query plus a number of the
+// key: both are computed once for each row and each key.
 template <int kTable, typename Tile> class SeparablePlaces {
     using Read = mod::TableGradient<kTable>;
     using Entries = TableEntries<kTable>;
@@ -195,7 +199,7 @@ template <int kTable, typename Tile> class SeparablePlaces {
         }
     }
 
-    // Of the warp's elements.
+    // The range of places of the warp's elements.
     __device__ PlaceRange range() const {
         PlaceRange range;
         const int total = entries_.count();
@@ -211,10 +215,10 @@ template <int kTable, typename Tile> class SeparablePlaces {
         return range;
     }
 
-    // To copies of all that the warp's elements meet: inside of the buffer.
+    // Adds to copies that hold every place the warp's elements meet, all of them inside the buffer.
     template <typename Fixed>
     __device__ void add(const TableCopies& copies, const Fixed& fixed) const {
-        // Addresses are sums of one part of the row and one of the key.
+        // An address is a part of the row plus a part of the key.
         const int first = copies.first();
         int row_steps[kLaneRows];
 #pragma unroll
@@ -234,7 +238,7 @@ template <int kTable, typename Tile> class SeparablePlaces {
                 }
             });
     }
-    // To copies of some of that, and to memory what these do not hold.
+    // Adds to copies that hold only some of the places; the others are added to global memory.
     template <typename Fixed>
     __device__ void add_some(const TableCopies& copies, const Fixed& fixed) const {
         add_each([&](const Index& index, float d_score) {
@@ -250,14 +254,14 @@ template <int kTable, typename Tile> class SeparablePlaces {
     }
 
   private:
-    // At a query and a key of the tile.
+    // The indices at a query and a key of the tile.
     __device__ Index index_at(int row, int key) const {
         Index index;
         tile_.visit(row, key, [&](const mod::At& at) { Read::indices(at, index.of); });
         return index;
     }
 
-    // Of all the warp's queries, or keys.
+    // Least value over all of the warp's queries, or keys.
     template <int kCount> static __device__ int least_of(const int (&of)[kCount]) {
         int least = of[0];
 #pragma unroll
@@ -273,7 +277,7 @@ template <int kTable, typename Tile> class SeparablePlaces {
         return __reduce_max_sync(kAll, most);
     }
 
-    // Whether no element's index is outside of the buffer.
+    // Whether every element's index is inside the buffer.
     __device__ bool are_inside() const {
         bool inside = true;
 #pragma unroll
@@ -289,7 +293,7 @@ template <int kTable, typename Tile> class SeparablePlaces {
         return inside;
     }
 
-    // One by one, with the buffer's ends: add_element(index, d_score).
+    // Calls add_element(index, d_score) for each element whose index is inside the buffer.
     template <typename Add> __device__ void add_each(Add add_element) const {
         tile_.template visit_rows<1>([&](int row, const typename Tile::Pair(&pairs)[1]) {
             const float of[2] = {flexc_first(mod::Element{}, pairs[0]),
@@ -319,7 +323,7 @@ template <int kTable, typename Tile> class SeparablePlaces {
     Index rows_[kLaneRows], keys_[2]; // of the lane's queries, and what its keys add to these
 };
 
-// Another lane's value, of whole words.
+// Returns the value of another lane; its size is a multiple of 4 bytes.
 template <typename Value> __device__ inline Value value_of_lane(const Value& value, int lane) {
     if constexpr (__is_empty(Value)) {
         return value;
@@ -336,8 +340,8 @@ template <typename Value> __device__ inline Value value_of_lane(const Value& val
     }
 }
 
-// The same, whatever the read's indices. What they use of queries alone and of keys alone is found
-// once for a row and for a key, the rest for each element.
+// The same for any indices. What they use of queries alone or of keys alone is computed once for
+// each row and each key, the rest for each element.
 template <int kTable, typename Tile> class PlacesOfElements {
     using Read = mod::TableGradient<kTable>;
     using Entries = TableEntries<kTable>;
@@ -359,7 +363,8 @@ template <int kTable, typename Tile> class PlacesOfElements {
                         [&](const mod::At& at) { keys_[side] = Read::of_key(at); });
     }
 
-    // All entries where they have room, else what a sample of the rows meets.
+    // The range of places of the warp's elements: all entries if they fit into the copies,
+    // otherwise the range that a sample of the rows meets.
     __device__ PlaceRange range() const {
         PlaceRange range;
         const int total = entries_.count();
@@ -386,7 +391,7 @@ template <int kTable, typename Tile> class PlacesOfElements {
         return range;
     }
 
-    // To copies, and to memory what these do not hold.
+    // Adds to the copies, and to global memory what these do not hold.
     template <typename Fixed>
     __device__ void add(const TableCopies& copies, const Fixed& fixed) const {
         tile_.template visit_rows<kAtOnce>(
@@ -408,8 +413,8 @@ template <int kTable, typename Tile> class PlacesOfElements {
 #pragma unroll
                     for (int side = 0; side < 2; ++side) {
                         const int place = places[i][side];
-                        // Else a zero is added somewhere: a branch would let elements wait for each
-                        // other.
+                        // If the copies do not hold the place, zero is added to some entry: with a
+                        // branch, elements would wait for each other.
                         const bool holds = copies.hold(place);
                         TableCopies::add(copies.address(holds ? place : copies.first()),
                                          d_scores[i][side], fixed, holds);
@@ -425,7 +430,7 @@ template <int kTable, typename Tile> class PlacesOfElements {
                             entries_.add(entries_.index_of(places[i][side]), d_scores[i][side]);
             });
     }
-    // One by one.
+    // Adds each element to global memory.
     __device__ void add_to_memory() const {
         tile_.template visit_rows<1>([&](int row, const typename Tile::Pair(&pairs)[1]) {
             const float of[2] = {flexc_first(mod::Element{}, pairs[0]),
@@ -445,7 +450,8 @@ template <int kTable, typename Tile> class PlacesOfElements {
         return value_of_lane(kLaneRows == 1 || row < 32 ? rows_[0] : rows_[kLaneRows - 1],
                              row % 32);
     }
-    // Whether the element of a row and one of the lane's keys adds to one of the buffer.
+    // Finds the index for the element of a row and one of the lane's keys; false if it adds to no
+    // entry.
     __device__ bool find(int row, int side, const typename Read::QueryParts& of_query,
                          Index& index) const {
         bool inside = true;

@@ -1,4 +1,4 @@
-// How TMA walks through tensors. Included by device and host code.
+// Tensor maps for TMA. Included by device and host code.
 #pragma once
 
 // The driver's CUtensorMap: opaque, made by cuTensorMapEncodeTiled.
@@ -10,9 +10,8 @@ struct alignas(64) TensorMap {
 // k and v, 16 for o, the rows of one warp.
 struct ForwardTensorMaps {
     TensorMap q, k, v, o;
-    // Of the dense bias, as rows side by side of all that its buffer holds: boxes of 128
-    // bytes, swizzled, by the query tile. biases_from: its first element; null where there is no
-    // map of it.
+    // Map of the dense bias, as one matrix of all rows of its buffer: boxes of 128 bytes (swizzled)
+    // by the query tile. biases_from: its first element; null if there is no such map.
     TensorMap biases;
     const void* biases_from = nullptr;
     long long bias_row_step = 0; // in elements

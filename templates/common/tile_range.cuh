@@ -1,4 +1,4 @@
-// Ranges of tiles, and which of them hold what some queries or keys may see.
+// Ranges of tiles, and the tiles that some queries or keys may see.
 #pragma once
 
 #include "common/place.cuh"
@@ -7,7 +7,7 @@
 struct TileRange {
     int begin, end;
 };
-// Those that hold positions first ... last, clipped to [0, length).
+// Tiles that hold positions first ... last, clipped to [0, length).
 __device__ inline TileRange tiles_between(int first, int last, int length, int tile) {
     first = first < 0 ? 0 : first;
     last = last >= length ? length - 1 : last;
@@ -18,14 +18,14 @@ __device__ inline TileRange tiles_between(Positions positions, int length, int t
     return tiles_between(positions.first, positions.last, length, tile);
 }
 
-// Tiles of `tile` keys that queries first_q ... last_q may see; none where a request has no queries
-// there, of which the program must not be asked then.
+// Tiles of `tile` keys that queries first_q ... last_q may see. Empty if a request has no such
+// queries; the program must not be evaluated for them.
 __device__ inline TileRange visible_tiles(const HeadPlace& place, const SequenceLength& length,
                                           int first_q, int last_q, int tile) {
     if (!mod::Layouts::kAreDense && first_q > last_q) return {0, 0};
     return tiles_between(place.keys_of(first_q, last_q), length.keys(), tile);
 }
-// Tiles of `tile` queries that may see keys first_kv ... last_kv, likewise.
+// Tiles of `tile` queries that may see keys first_kv ... last_kv; empty likewise.
 template <typename Length>
 __device__ inline TileRange seeing_tiles(const HeadPlace& place, const Length& length, int first_kv,
                                          int last_kv, int tile) {

@@ -1,16 +1,16 @@
-// The tiles that a block visits, one after the other.
+// Iterates over the tiles that a block visits.
 #pragma once
 
 #include "common/block_mask.h"
 #include "common/tile_range.cuh"
 
-// The block mask of one (b, h), counted in rows before its own.
+// Number of rows ahead of the block mask of one (b, h).
 __device__ inline long long rows_before(const BlockMask& mask, int b, int h) {
     return (static_cast<long long>(b) * mask.batch_stride + h * mask.head_stride) * mask.row_count;
 }
 
-// The row of a block mask that has the tile-th of a batch entry's own tiles, of kTile rows each.
-// first_row: of the entry, in a packed tensor.
+// Row of the block mask for a batch entry's tile-th tile, of kTile rows each. first_row: the
+// entry's first row in a packed tensor.
 template <int kTile, bool kIsRagged>
 __device__ inline long long row_of_tile(const BlockMask& mask, int b, int h, long long first_row,
                                         int tile) {
@@ -18,7 +18,7 @@ __device__ inline long long row_of_tile(const BlockMask& mask, int b, int h, lon
     const long long before = kIsRagged ? first_row / kTile : 0;
     return rows_before(mask, 0, h) + before + static_cast<long long>(b) * mask.batch_stride + tile;
 }
-// Of tiles of queries, and of keys, as this kernel has them.
+// Rows of the block mask for this kernel's tiles of queries, and of keys.
 template <typename Length>
 __device__ inline long long row_of_queries(const BlockMask& mask, const Length& length, int h,
                                            int tile) {
@@ -32,15 +32,16 @@ __device__ inline long long row_of_keys(const BlockMask& mask, const Length& len
                                                                     length.first_key_row(), tile);
 }
 
-// The row of tiles that is the place-th longest.
+// Row of the block mask that is the place-th longest.
 __device__ inline int row_in_order(const BlockMask& mask, int b, int h, int place) {
     return mask.order[rows_before(mask, b, h) + place];
 }
 
-// Tiles of a range, or where the mask has a block mask those that it says something is visible in.
+// Iterates over the tiles of a range or, if the mask has a block mask, over those in which
+// something is visible.
 class TileWalk {
   public:
-    // row: of the block mask.
+    // row: of the block mask, if there is one.
     __device__ TileWalk(const BlockMask& mask, long long row, TileRange range)
         : tile_(range.begin), end_(range.end) {
         if constexpr (mod::Mask::kHasBlockMask) {
@@ -55,9 +56,10 @@ class TileWalk {
 
     __device__ bool is_done() const { return tile_ >= end_; }
     __device__ int tile() const { return tile_; }
-    // Tells the tiles that are visited one after the other apart.
+    // A number that differs from one visited tile to the next, by which stages alternate.
     __device__ int step() const { return mod::Mask::kHasBlockMask ? step_ : tile_; }
-    // Nothing is hidden in it by the mask. What ends with a sequence still is.
+    // Whether the mask hides nothing in the tile. Positions past the end of a sequence are hidden
+    // even so.
     __device__ bool is_full() const {
         return mod::Mask::kHasBlockMask && (word_.full >> (tile_ - first_) & 1) != 0;
     }
@@ -82,7 +84,7 @@ class TileWalk {
 
   private:
     int tile_, end_;
-    // Where there is a block mask: the word that the tile is in, without what has been visited.
+    // With a block mask: the word that holds the tile, without the bits of tiles visited so far.
     int first_, step_ = -1;
     const TileWord* words_;
     TileWord word_;

@@ -1,15 +1,15 @@
-// sin and cos of any float within 2 ULP, tan within 4. CUDA's own bring a loop over digits of 2/pi
-// to each use, of which an unrolled kernel has one for every element: compiles took three times as
-// long.
+// sin and cos of any float within 2 ULP, tan within 4. CUDA's own functions inline a loop over
+// digits of 2/pi at each use; an unrolled kernel would have one for every element and take three
+// times as long to compile.
 #pragma once
 
-// An angle of at most pi/4 and little more, and the quarter turns before it, modulo 4.
+// An angle of at most about pi/4, and the number of quarter turns before it, modulo 4.
 struct flexc_Turns {
     float angle;
     unsigned quarters;
 };
 
-// Up to here three parts of pi/2 are enough.
+// Up to here, pi/2 in three parts is exact enough for the reduction.
 constexpr float kFarAngle = 71476.0f;
 
 __device__ inline flexc_Turns flexc_near_turns(float x) {
@@ -42,7 +42,7 @@ static __device__ __noinline__ float flexc_far_sine(float x, unsigned quarters) 
                                          0x7d4d3770u, 0x36d8a566u, 0x4f10e410u, 0x7f9458eau};
     const unsigned bits = __float_as_uint(x), size = bits & 0x7fffffffu;
     if (size >= 0x7f800000u) return __uint_as_float(0x7fffffffu);
-    // x = digits 2^(shift - 32). Bits of 1 / (2 pi) before those that are taken give whole turns.
+    // x = digits 2^(shift - 32). Higher bits of 1 / (2 pi) than those used give whole turns.
     const unsigned digits = size << 8 | 0x80000000u, shift = (size >> 23) - 126;
     const unsigned* from = kTurn + (shift >> 5);
     const unsigned high = __funnelshift_l(from[1], from[0], shift);

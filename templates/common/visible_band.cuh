@@ -1,4 +1,4 @@
-// The band of diagonals outside of which a mask shows nothing, and what its ends are clamped to.
+// The band of diagonals outside of which a mask hides everything, and the clamps of its ends.
 // Positions here are rows of the tensors; the program sees them shifted by the call's offsets.
 #pragma once
 
@@ -11,12 +11,12 @@ constexpr int kAnyDistance = 1 << 30; // no two positions are this far apart
 enum class Clamp { first_least, first_most, last_least, last_most, least_query, most_query };
 constexpr bool has(Clamp clamp) { return (mod::Mask::kClamps >> static_cast<int>(clamp) & 1) != 0; }
 
-// Positions first ... last; none where they are the other way round.
+// Positions first ... last; empty if first > last.
 struct Positions {
     int first, last;
 };
 
-// Saturates before and after the shift: a bound may be as far out as a program can write it.
+// Shifts a bound, saturating before and after: a program can write bounds of any size.
 __device__ inline int shifted_bound(long long bound, long long shift) {
     constexpr long long kFar = 1ll << 60, kAny = kAnyDistance;
     bound = (bound < -kFar ? -kFar : bound > kFar ? kFar : bound) + shift;
@@ -27,38 +27,38 @@ __device__ inline int shifted_bound(long long bound, long long shift) {
 struct Diagonals {
     int low, high;
 
-    // Of a batch entry with these offsets.
+    // Computes the band of a batch entry with these offsets.
     __device__ void find(const mod::Band& band, long long q_offset, long long kv_offset) {
         low = shifted_bound(band.low, q_offset - kv_offset);
         high = shifted_bound(band.high, q_offset - kv_offset);
     }
     static __device__ void find_clamps(const mod::Clamps&, long long, long long) {}
 
-    // Of the keys that a query may see, by the band alone; the last is negative where there are
-    // none because of the query.
+    // First and last key that a query may see, by the band alone. The last key is negative if the
+    // query sees none whatever the band says.
     __device__ int first_key(int q) const { return q + low; }
     __device__ int last_key(int q) const { return q + high; }
-    // Of the queries that may see a key.
+    // First and last query that may see a key.
     __device__ int first_query(int kv) const { return kv - high; }
     __device__ int last_query(int kv) const { return kv - low; }
 
-    // What some query of these may see: no end falls from one to the next.
+    // Keys that any of the queries may see. Both ends never decrease from one query to the next.
     __device__ Positions keys_of(int first_q, int last_q) const {
         return {first_key(first_q), last_key(last_q)};
     }
-    // Whether every pair of these ranges (ends included) is inside the band.
+    // Whether the whole rectangle (ends included) is inside the band.
     __device__ bool band_holds(int first_q, int last_q, int first_kv, int last_kv) const {
         return first_kv - last_q >= low && last_kv - first_q <= high;
     }
 };
 
-// What a member of mod::Clamps bounds: nothing,
+// A clamp that the mask does not have: all functions return x.
 struct NoBound {
     static __device__ void find(long long, long long) {}
-    // x, or the bound where that is more, or less.
+    // max(x, bound) and min(x, bound).
     static __device__ int raise(int x) { return x; }
     static __device__ int lower(int x) { return x; }
-    // x, or `other` where the position is on one side of the bound.
+    // `other` if the position is before the bound, up to it, from it on, or behind it; else x.
     static __device__ int or_before(int, int x, int) { return x; }
     static __device__ int or_until(int, int x, int) { return x; }
     static __device__ int or_from(int, int x, int) { return x; }
@@ -66,7 +66,7 @@ struct NoBound {
     static __device__ bool is_behind(int) { return false; }
     static __device__ bool is_before(int) { return false; }
 };
-// or positions.
+// A clamp that the mask has: a bound of positions.
 class Bound {
   public:
     __device__ void find(long long bound, long long shift) { at_ = shifted_bound(bound, shift); }
@@ -84,7 +84,7 @@ class Bound {
     __device__ int or_behind(int position, int x, int other) const {
         return position > at_ ? other : x;
     }
-    // The bound itself.
+    // Whether the bound itself is behind, or before, the position.
     __device__ bool is_behind(int position) const { return position < at_; }
     __device__ bool is_before(int position) const { return position > at_; }
 
@@ -93,8 +93,8 @@ class Bound {
 };
 template <Clamp kClamp> using BoundOf = Select<has(kClamp), Bound, NoBound>;
 
-// Of prefixes and padding: what the ends of the keys that a query sees are clamped to, and which
-// queries see any.
+// A band with clamps, as prefixes and padding need: limits of the first and last key that a query
+// sees, and of the queries that see any key.
 class ClampedDiagonals : public Diagonals {
   public:
     __device__ void find_clamps(const mod::Clamps& clamps, long long q_offset,
@@ -141,20 +141,21 @@ class ClampedDiagonals : public Diagonals {
     BoundOf<Clamp::most_query> most_query_;
 };
 
-// With what follows from either.
+// What can be derived from either kind of ends.
 template <typename Ends> struct BandBetween : Ends {
-    // What some key of these may see, likewise.
+    // Queries that may see any of the keys.
     __device__ Positions queries_of(int first_kv, int last_kv) const {
         return {this->first_query(first_kv), this->last_query(last_kv)};
     }
-    // Up to `last`, and among `all`: the last key that a query may see, the queries that see a key.
+    // The same, limited to `last` and to `all`: the last key that a query may see, and the queries
+    // that may see a key.
     __device__ int last_key_within(int q, int last) const { return min(this->last_key(q), last); }
     __device__ Positions queries_within(int kv, Positions all) const {
         return {max(this->first_query(kv), all.first), min(this->last_query(kv), all.last)};
     }
 };
 
-// Every distance is inside.
+// No band: every distance is visible.
 struct NoBand : BandBetween<Diagonals> {
     __device__ void find(const mod::Band&, long long, long long) {
         low = -kAnyDistance;

@@ -1,11 +1,11 @@
-// A mask over a warp's part of a tile, as bits.
+// Evaluates a mask over a warp's part of a tile into bits.
 #pragma once
 
 #include "common/select.h"
 #include "common/static_for.cuh"
 #include "mod.cuh"
 
-// The value of another lane.
+// Returns the value of another lane.
 template <typename T> __device__ inline T shuffled(const T& value, int lane) {
     constexpr int kWords = (static_cast<int>(sizeof(T)) + 3) / 4;
     T result = value;
@@ -20,27 +20,27 @@ template <typename T> __device__ inline T shuffled(const T& value, int lane) {
     return result;
 }
 
-// One bit for each of a lane's positions in a tile that is at most `last` from its first: of each
-// eight positions it has two that are next to each other.
+// Bits of a lane's positions in a tile, set for those at most `last` from the tile's first
+// position. A lane has two adjacent positions of each eight.
 __device__ inline unsigned bits_to(int last) {
     const int count = last < 0 ? 0 : last / 8 * 2 + min(last % 8, 1) + 1;
     return count >= 32 ? ~0u : (1u << count) - 1;
 }
 
-// Of 32 positions, those of a lane: two bits of each byte, which move together.
+// Extracts the bits of a lane's positions from bits of 32 positions: two bits of each byte, packed.
 __device__ inline unsigned own_bits(unsigned all, int lane) {
     const unsigned bits = all >> lane % 4 * 2 & 0x03030303u;
     return (bits | bits >> 6 | bits >> 12 | bits >> 18) & 0xffu;
 }
 
-// What 16 rows of a warp see of kCount keys, or in a backward pass 16 keys of kCount queries: lines
-// across which others lie. A lane owns lines lane / 4 and that plus 8, whose values are `own`, and
-// of each eight others the two from lane % 4 * 2 on: bit j of visible[i] is its j-th other in its
-// line i. Called by whole warps.
+// Computes what 16 lines of a warp see of kCount others: lines are rows and others are keys, or in
+// a backward lines are keys and others are queries. A lane owns lines lane / 4 and lane / 4 + 8,
+// whose values are `own`, and two of each eight others, from lane % 4 * 2 on: bit j of visible[i]
+// is its j-th other in its line i. Called by whole warps.
 //
-// Lanes share the work by others, each of which looks from visible(word, line, i): at position
-// 32 word + lane, from the line of this value that is the i-th. Lines that are alike(x, i, y, j)
-// see the same, so that one of them is enough.
+// Lanes share the work by others: visible(word, line, i) is the mask at the other 32 word + lane
+// for the i-th line, which has the value `line`. Lines for which alike(x, i, y, j) holds see the
+// same, so one of them is evaluated for all.
 template <int kCount, typename Line, typename Alike, typename Visible>
 __device__ inline void look_together(unsigned (&visible)[2], const Line (&own)[2], int lane,
                                      Alike alike, Visible is_visible) {
@@ -79,8 +79,8 @@ __device__ inline void look_together(unsigned (&visible)[2], const Line (&own)[2
     }
 }
 
-// Parts of the mask, by their period: all, those that are the same again after so many tiles that
-// pass by, and the others.
+// Selects parts of the mask by their period: all of them, those that repeat after some tiles of the
+// loop, and those that do not.
 struct EveryPart {
     static constexpr bool has(int) { return true; }
 };
@@ -105,12 +105,12 @@ __device__ inline void for_parts(Visit visit, Indices<kParts...>) {
          mod::MaskPart<kParts>{}, visit),
      ...);
 }
-// Each of these, as a value of its type: visit(part).
+// Calls visit(part) for each selected part.
 template <typename Parts, typename Visit> __device__ inline void for_parts(Visit visit) {
     for_parts<Parts>(visit, IndicesTo<mod::Mask::kParts>{});
 }
 
-// The longest period of the first parts; 0 where none repeats.
+// The longest period of the first kCount parts; 0 if none repeats.
 template <int kCount> struct LongestPeriod {
     static constexpr int kOwn = mod::MaskPart<kCount - 1>::kPeriod;
     static constexpr int kBefore = LongestPeriod<kCount - 1>::kValue;
@@ -122,10 +122,10 @@ template <> struct LongestPeriod<0> {
 constexpr int kLongestPeriod = LongestPeriod<mod::Mask::kParts>::kValue;
 static_assert(kLongestPeriod <= 2);
 
-// What parts that repeat show, a lane's bits of each tile of a period.
+// A lane's bits of the parts that repeat, for each tile of a period.
 class RepeatingBits {
   public:
-    // find(bits, tile): of the first tiles.
+    // find(bits, tile) computes the bits of each of the first tiles.
     template <typename Find> __device__ void fill(Find find) {
 #pragma unroll
         for (int tile = 0; tile < kLongestPeriod; ++tile) {
@@ -147,7 +147,7 @@ class RepeatingBits {
     unsigned bits_[2][2];
 };
 
-// The same, of lines that have half a word each, and share one.
+// The same for lines with half a word each: two of them are packed into one word.
 class RepeatingHalves : public RepeatingBits {
   public:
     template <typename Find> __device__ void fill(Find find) {
