@@ -1,4 +1,4 @@
-// Where pieces of memory start: what any type, copy or cache line asks of an address.
+// Alignment of pieces of memory: enough for any type, for vectorized copies and for cache lines.
 #pragma once
 
 #include <cstddef>

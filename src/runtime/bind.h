@@ -1,5 +1,5 @@
-// From what a caller passes to what kernels read: sizes, parameters, argument words. Every check of
-// shapes, types and names is here; its messages name the tensor and what was expected.
+// Turns what a caller passes into what kernels read: sizes, parameters, argument words. All checks
+// of shapes, types and names are here; messages name the tensor and what was expected.
 #pragma once
 
 #include <array>
@@ -14,21 +14,21 @@
 
 namespace flexc::runtime {
 
-// The plan's values: checks sizes and parameters, binds named dims from the buffers.
+// Makes a plan's values: checks sizes and parameters, and binds named dims from the buffers.
 Result<detail::PlanState> bind_plan(const detail::KernelState& kernel, const Sizes& sizes,
                                     std::span<const NamedTensor> buffers,
                                     const PlanOptions& options);
 
-// The lengths of a plan, with the work that they make.
+// Makes a plan's lengths of requests, and the work that follows from them.
 Result<std::shared_ptr<Sequences>> bind_lengths(const detail::KernelState& kernel,
                                                 const detail::PlanState& plan,
                                                 const Lengths& lengths);
-// The plan's lengths become those of arrays on the device.
+// Replaces the plan's lengths by those of arrays on the device.
 Result<LengthArrays> bind_length_arrays(const detail::KernelState& kernel,
                                         const detail::PlanState& plan, const Lengths& lengths);
 
-// The part of it that needs no compiled kernel: all but the workspace. Sizes that no buffer binds
-// are kUnbound.
+// The part of bind_plan() that needs no compiled kernel: everything but the workspace. Sizes that
+// no buffer binds are kUnbound.
 Result<detail::PlanState> bind_values(const ir::Program& program, int head_dim, int head_dim_v,
                                       const Sizes& sizes, std::span<const NamedTensor> buffers,
                                       const PlanOptions& options);
@@ -46,11 +46,12 @@ struct BoundCall {
     std::shared_ptr<const Sequences> sequences; // null: dense
     SequenceArguments sequence_arguments{};
 
-    // Points into this object.
+    // The call's spans point into this object.
     Call view(Workspace workspace, Stream stream) const;
 };
 
-// Everything that building a block mask reads. False when a buffer of the mask is not given.
+// Fills `call` with everything that building a block mask reads. False if a buffer of the mask is
+// not given.
 bool bind_mask(const detail::KernelState& kernel, const detail::PlanState& plan,
                std::span<const NamedTensor> buffers, BoundCall& call);
 

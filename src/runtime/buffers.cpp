@@ -41,7 +41,7 @@ Result<void> bind_dims(const ir::Program& program, const ir::Buffer& buffer,
     return {};
 }
 
-// A buffer or its gradient against its declaration.
+// Checks a buffer, or its gradient, against its declaration.
 Result<void> check_buffer(const ir::Program& program, const ir::Buffer& buffer,
                           const TensorView& tensor, DType expected_dtype,
                           std::span<const std::int64_t> sizes, std::string_view label) {

@@ -1,5 +1,5 @@
-// Captured buffers and their gradients against what the program declares. Messages name the tensor
-// and what was expected.
+// Checks captured buffers and their gradients against what the program declares. Messages name the
+// tensor and what was expected.
 #pragma once
 
 #include <cstdint>
@@ -30,25 +30,25 @@ inline std::size_t bytes_of(const TensorView& tensor) {
     return support::times(static_cast<std::size_t>(tensor.elements()), size_of(tensor.dtype));
 }
 
-// What has to hold before anything else of a view is read: its rank, and that no product of its
-// extents and strides wraps.
+// Checks what every other check of a view relies on: its rank, and that no product of its extents
+// and strides overflows.
 Result<void> check_view(const TensorView& tensor, std::string_view label);
 
 bool is_contiguous(const TensorView& tensor);
 Result<void> check_writable(const TensorView& tensor, std::string_view label);
 
-// Gives named sizes the extents of the buffers that are passed: `sizes` has one value per size of
-// the program, kUnbound where it is not known yet.
+// Sets named sizes to the extents of the buffers that are passed. `sizes` has one value per size of
+// the program, kUnbound if it is not known yet.
 Result<void> bind_sizes(const ir::Program& program, std::span<const NamedTensor> tensors,
                         std::span<std::int64_t> sizes);
 
-// Of a buffer's gradient.
+// The type in which a buffer's gradient is returned.
 DType gradient_dtype(const ir::Buffer& buffer, GradientType type);
 
 // Fills one view per buffer of the program.
 Result<void> find_buffers(const ir::Program& program, std::span<const std::int64_t> sizes,
                           std::span<const NamedTensor> tensors, std::span<TensorView> views);
-// The same for gradients of its grad buffers.
+// Fills one view per buffer with its gradient; empty for buffers that have none.
 Result<void> find_gradients(const ir::Program& program, std::span<const std::int64_t> sizes,
                             std::span<const NamedTensor> tensors, GradientType type,
                             std::span<TensorView> views);

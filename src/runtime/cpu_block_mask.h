@@ -1,5 +1,6 @@
-// The block mask of a mask for the CPU's loops, by intervals of what queries and keys alone give.
-// Tiles that these do not decide count as partial: the loops look at their elements anyway.
+// Builds the block mask for the CPU's loops, by interval arithmetic on what queries and keys alone
+// give. Tiles that intervals cannot decide count as partial: the loops evaluate the mask of their
+// elements anyway.
 #pragma once
 
 #include <cstddef>

@@ -53,7 +53,7 @@ class CpuExecutable final : public Executable {
 
     Result<void> backward(const Call& call) const override {
         const Gradients gradients = select(call);
-        // Also those that nothing reads: their gradient is zero.
+        // Including gradients of buffers that the program never reads, which are zero.
         if (!call.accumulate_gradients)
             for (const TensorView& view : call.gradients)
                 if (view) std::memset(view.data, 0, bytes_of(view));
@@ -90,7 +90,7 @@ class CpuExecutable final : public Executable {
         return block_mask_->build(call.attention, call.words, call.block_mask);
     }
     Result<std::shared_ptr<void>> allocate_for_plan(std::size_t bytes) const override {
-        // Sizes alone decide how much: no memory may hold it.
+        // The size follows from the caller's lengths, so the allocation may fail.
         std::unique_ptr<std::byte[]> memory(new (std::nothrow) std::byte[bytes]);
         if (memory == nullptr) return out_of_memory();
         return std::shared_ptr<void>(std::shared_ptr<std::byte[]>(std::move(memory)));

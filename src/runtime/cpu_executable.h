@@ -1,4 +1,4 @@
-// The CPU backend as the runtime sees it.
+// The CPU backend's Executable.
 #pragma once
 
 #include <memory>

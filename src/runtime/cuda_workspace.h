@@ -1,4 +1,4 @@
-// Where the regions of a pass lie in the caller's workspace, and how kernels find them.
+// Places the regions of a pass in the caller's workspace, and passes their addresses to kernels.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@ namespace flexc::runtime {
 
 plan::CallLengths lengths_of(const AttentionArguments& attention);
 
-// The first argument of a kernel of any family, whose part comes behind what all share.
+// The first argument of a kernel of any family: the common part, then the family's own.
 struct KernelArgument {
     AttentionArguments attention;
     std::array<std::byte, plan::kMostFamilyBytes> of_family = {};
@@ -32,15 +32,15 @@ struct PlacedRegion {
     std::size_t offset = 0, bytes = 0;
 };
 
-// One region after the other. The regions outlive it.
+// Places the regions one after another. The regions must outlive this object.
 class PlacedWorkspace {
   public:
     PlacedWorkspace(std::span<const plan::WorkspaceRegion> regions, const Call& call);
 
     std::size_t bytes() const { return bytes_; }
     const PlacedRegion* find(plan::Region region) const;
-    // Writes to a kernel's first argument where each region is. stores_gradients: those of the call
-    // are stored first.
+    // Writes the addresses of the regions into a kernel's first argument. stores_gradients: whether
+    // the call uses PassPlan::stored_gradients.
     void name_in(KernelArgument& argument, void* memory, bool stores_gradients) const;
 
   private:

@@ -11,7 +11,7 @@ namespace {
 
 bool has_aligned_rows(const plan::CopiedBias& bias, const Call& call) {
     constexpr std::uint64_t kAlignment = 16;
-    // Strides may be negative; that is of no account for whether they are multiples.
+    // Strides may be negative; unsigned arithmetic tells multiples of a power of two even so.
     const auto is_aligned = [&](std::uint64_t elements) {
         return elements * bias.element_bytes % kAlignment == 0;
     };
@@ -38,7 +38,7 @@ std::optional<cuda::BiasLayout> rows_of(const plan::CopiedBias& bias, const Call
         step = word(bias.strides[dim]);
     }
     if (step <= 0 || word(bias.strides[keys]) != 1) return {};
-    // From the first element of all to the last: in its row, and in rows.
+    // Distance from the first element of the bias to the last: columns within a row, and rows.
     std::int64_t columns = 0, rows = 0;
     for (std::size_t dim = 0; dim <= keys; ++dim) {
         const std::int64_t stride = word(bias.strides[dim]);

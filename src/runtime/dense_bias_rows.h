@@ -1,4 +1,4 @@
-// Dense biases whose tiles kernels copy row by row: whether a call's rows allow that.
+// Checks whether the strides of a call's dense biases allow kernels to copy their tiles row by row.
 #pragma once
 
 #include <optional>
@@ -10,11 +10,11 @@
 
 namespace flexc::runtime {
 
-// Everything that the buffer holds as rows side by side, none of whose keys are in two of them.
-// Empty where strides rule that out.
+// Describes the buffer as a matrix of rows that do not overlap. Empty if its strides rule that out.
 std::optional<cuda::BiasLayout> rows_of(const plan::CopiedBias& bias, const Call& call);
 
-// Whether every row of every tile starts and ends at 16 aligned bytes, without gaps between keys.
+// Whether every row of every tile starts and ends at a multiple of 16 bytes, and its keys are
+// contiguous.
 bool have_aligned_rows(const std::vector<plan::CopiedBias>& biases, const Call& call);
 
 } // namespace flexc::runtime

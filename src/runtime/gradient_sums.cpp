@@ -11,7 +11,7 @@ namespace flexc::runtime {
 
 namespace {
 
-// visit(gradient, its sums)
+// Calls visit(gradient, its sums) for each gradient.
 template <typename Visit>
 Result<void> for_each(const std::vector<plan::ExactGradient>& gradients, const Call& call,
                       void* sums, Visit visit) {
@@ -23,7 +23,7 @@ Result<void> for_each(const std::vector<plan::ExactGradient>& gradients, const C
     return {};
 }
 
-// A kernel whose one argument has a count of elements, over which its threads stride.
+// Launches a kernel whose only argument has a count of elements, in a grid-stride loop.
 template <typename Argument>
 Result<void> launch_over(Argument argument, const plan::KernelConfig& config,
                          const cuda::Function& kernel, Stream stream) {

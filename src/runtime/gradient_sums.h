@@ -1,5 +1,5 @@
-// Gradients of buffers that kernels sum elsewhere, in deterministic mode or because they have
-// another type than f32, and how the sums become gradients.
+// Gradients of buffers that kernels sum in other memory first, because the mode is deterministic or
+// the gradient's type is not f32, and the launches that round these sums.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace flexc::runtime {
 
-// Argument words of one call, some of which stand for others than the caller's.
+// The argument words of one call, some of which can be replaced.
 class Words {
   public:
     explicit Words(std::span<const std::uint64_t> words);
@@ -25,24 +25,27 @@ class Words {
     std::size_t count_;
 };
 
-// One exact::Sum for each element of those gradients, one buffer after the other.
+// Sets the argument words of these gradients to their sums: one exact::Sum for each element, one
+// buffer after another.
 void name_exact_sums(const std::vector<plan::ExactGradient>& gradients, const Call& call,
                      void* sums, Words& words);
-// Adds the sums to the gradients of the call.
+// Launches the kernel that adds the sums to the call's gradients.
 Result<void> round_exact_sums(const std::vector<plan::ExactGradient>& gradients, const Call& call,
                               void* sums, const plan::KernelConfig& config,
                               const cuda::Function& kernel);
 
-// How many heads of keys a launch has whose heads add to the same gradients one by one.
+// Returns how many KV heads a launch takes if heads that add to the same gradient elements must run
+// in different launches.
 int heads_of_launch(passes::HeadsAtOnce at_once, const AttentionArguments& attention);
 
 // Whether the blocks of a backward may store these gradients first: the call has all of their
-// queries and keys, and adds to nothing.
+// queries and keys, and does not accumulate.
 bool are_stored_first(const plan::StoredGradients& stored, const Call& call);
-// Whether they store all of this buffer's, each element once, unless the call adds to gradients.
+// Whether the blocks store each element of this buffer's gradient exactly once. Does not look at
+// accumulate_gradients.
 bool are_lines_stored(const plan::StoredGradients& stored, const Call& call, std::uint32_t buffer);
 
-// Gradients that were summed in f32, in another type.
+// Converts gradients that were summed in f32 to another type.
 Result<void> round_sums(const TensorView& from, const TensorView& to,
                         const plan::KernelConfig& config, const cuda::Function& kernel,
                         Stream stream);

@@ -28,7 +28,7 @@ std::array<Value, 4> params_of(const HeadPart& part) {
              {kKvHeadNames.whole, part.kv_heads}}};
 }
 
-// Whether query heads that are neighbours here share keys here as they do in the whole.
+// Whether the query heads here share KV heads in the same way as in the whole.
 bool shares_keys_alike(const Sizes& sizes, const HeadPart& part) {
     const std::int64_t group = part.heads / part.kv_heads;
     const std::int64_t last = part.first + sizes.heads - 1;

@@ -1,5 +1,5 @@
-// Which heads of a larger whole a call has: checks what a plan is told, and binds what the program
-// reads of it.
+// A call that has some heads of a larger whole (tensor parallelism): checks the plan's options, and
+// binds the params and sizes through which the program sees the whole.
 #pragma once
 
 #include <cstdint>
@@ -16,14 +16,14 @@ struct HeadPart {
     std::int64_t heads = 1, kv_heads = 1; // of the whole
 };
 
-// Of a program that passes::make_part made for some of the heads.
+// Whether passes::make_part made the program for some of the heads.
 bool is_part_of_heads(const ir::Program& program);
 
-// An error where a program is given heads of a larger whole and was not made for them.
+// Fails if heads of a larger whole are given to a program that was not made for them.
 Result<HeadPart> bind_heads(const ir::Program& program, const Sizes& sizes,
                             const PlanOptions& options);
 
-// Params and sizes of the program that stand for them, of those that it has.
+// Sets the program's params and sizes that stand for the heads, as far as it has them.
 void set_heads(const ir::Program& program, const HeadPart& part, std::span<std::int64_t> sizes,
                std::span<std::uint64_t> params);
 

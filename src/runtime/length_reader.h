@@ -12,10 +12,10 @@ namespace flexc::runtime {
 
 class LengthReader {
   public:
-    // starts_early: the second launch may, before the first has ended.
+    // starts_early: the second launch uses programmatic dependent launch.
     static Result<LengthReader> load(cuda::Module module, const plan::KernelConfig& config,
                                      bool starts_early);
-    // Allocates nothing: may be captured.
+    // Allocates nothing, so it may be captured in a graph.
     Result<void> read(const LengthArrays& arrays, const SequenceRecords& to, void* stream) const;
 
   private:

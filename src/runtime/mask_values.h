@@ -1,4 +1,4 @@
-// What a mask reads in a call, for evaluation on the host.
+// The values that a mask reads in a call, for evaluation on the host.
 #pragma once
 
 #include <memory>
@@ -10,15 +10,15 @@
 
 namespace flexc::runtime {
 
-// Captured arrays stay where they are: host memory, which must outlive this.
+// Refers to captured arrays in host memory, which must outlive this object.
 class MaskValues {
   public:
-    // One value for each size and param of the program, and one view for each buffer; those that
-    // nothing reads may be empty.
+    // `sizes`, `param_words` and `views` have an entry for each size, param and buffer of the
+    // program; views that the mask does not read may be empty.
     MaskValues(const ir::Program& program, std::vector<std::int64_t> sizes,
                std::span<const std::uint64_t> param_words, std::span<const TensorView> views);
 
-    // All values but the positions.
+    // The environment of a head: all values except the positions.
     ir::Environment of_head(std::int64_t b, std::int64_t h) const;
 
   private:

@@ -1,4 +1,4 @@
-// Partial results become one, by their lse.
+// Merges partial results, weighted by their lse.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -46,7 +46,7 @@ void store(const TensorView& tensor, std::int64_t element, float value) {
     }
 }
 
-// Where row `row`, counted over the first `rank` dims, begins.
+// Offset of a row. Rows are numbered in row-major order over the first `rank` dims.
 std::int64_t offset_of(const TensorView& tensor, int rank, std::int64_t row) {
     std::int64_t offset = 0;
     for (int dim = rank; dim-- > 0;) {

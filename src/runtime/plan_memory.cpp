@@ -6,8 +6,7 @@
 
 namespace flexc::runtime {
 
-// At process end the driver may be gone: here and in give_back there is nothing to do about a
-// failure.
+// At process end the driver may be gone, so failures are ignored here and in give_back().
 PlanMemory::~PlanMemory() {
     auto scope = cuda::ContextScope::enter(device_);
     if (scope && kept_.data != nullptr) (void)cuda::release(kept_.data);
@@ -31,8 +30,8 @@ PlanMemory::Block PlanMemory::take(std::size_t bytes) {
     return kept_.bytes < bytes ? Block() : std::exchange(kept_, {});
 }
 
-// Waits for launches that may still read it, as the driver does when memory is
-// released.
+// Synchronizes first, because launches may still read the block (the driver does the same when
+// memory is released).
 void PlanMemory::give_back(Block block) {
     auto scope = cuda::ContextScope::enter(device_);
     if (!scope) return;

@@ -1,5 +1,5 @@
-// Memory of plans: block masks, and where requests lie. What a plan gives back is kept for the next
-// one: drivers take longer to allocate than a device to fill a block mask.
+// Device memory of plans: block masks, and records of requests. The block that a plan gives back is
+// kept for the next plan, as allocating takes longer than filling a block mask.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,8 @@ class PlanMemory : public std::enable_shared_from_this<PlanMemory> {
     PlanMemory& operator=(const PlanMemory&) = delete;
     ~PlanMemory();
 
-    // On the device; goes back when the last owner lets go of it and the device has done its work.
+    // Allocates on the device. The memory is given back when the last owner releases it and the
+    // device has finished its work.
     Result<std::shared_ptr<void>> allocate(std::size_t bytes);
 
   private:

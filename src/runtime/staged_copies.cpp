@@ -10,7 +10,8 @@ namespace flexc::runtime {
 namespace {
 
 constexpr std::size_t kMostStages = 8;
-// So many bytes of pageable memory the driver takes along with the call, faster than a stage goes.
+// Up to so many bytes of pageable memory, the driver copies during the call, which is faster than a
+// stage.
 constexpr std::size_t kMostInCall = 1 << 16;
 
 void join(std::span<const std::span<const std::byte>> pieces, std::byte* to) {
@@ -23,7 +24,7 @@ void join(std::span<const std::span<const std::byte>> pieces, std::byte* to) {
 
 } // namespace
 
-// At process end the driver may be gone; there is nothing to do about a failure here.
+// At process end the driver may be gone, so failures are ignored.
 StagedCopies::~StagedCopies() {
     for (const Stage& stage : stages_)
         (void)cuda::synchronize_event(stage.copied.get());
@@ -40,14 +41,14 @@ Result<void> StagedCopies::copy(void* to, std::span<const std::span<const std::b
         join(pieces, all.data());
         return cuda::copy_to_device_async(to, all.data(), bytes, stream);
     }
-    // Neither looks at events nor memory of the host belong in a graph that others capture.
+    // Event queries and host allocations must not be part of a graph that the caller captures.
     const cuda::UncapturedScope uncaptured;
     auto stage = take(bytes);
     if (!stage) return stage.error();
     join(pieces, static_cast<std::byte*>(stage->memory.get()));
     Result<void> done = cuda::copy_to_device_async(to, stage->memory.get(), bytes, stream);
     if (done) done = cuda::record_event(stage->copied.get(), stream);
-    // Of a copy that nothing tells the end of.
+    // If no event marks the end of the copy, wait for the stream.
     if (!done) (void)cuda::synchronize_stream(stream);
     const std::lock_guard lock(mutex_);
     stages_.push_back(std::move(*stage));
@@ -77,7 +78,7 @@ Result<StagedCopies::Stage> StagedCopies::take(std::size_t bytes) {
         if (!memory) return memory.error();
         stage.memory = cuda::OwnedHostMemory(device_, *memory);
     }
-    // Anew, as an event belongs to the context of its stream.
+    // A new event each time, because an event belongs to the context of its stream.
     auto event = cuda::create_event(false);
     if (!event) return event.error();
     stage.copied = cuda::OwnedEvent(device_, *event);

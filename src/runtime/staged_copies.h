@@ -1,5 +1,5 @@
-// Copies of host memory to a device that wait for nothing. Of pageable memory the driver takes 64
-// KB at most without waiting for the stream, so that more goes through page-locked stages.
+// Copies host memory to a device without waiting for the stream. The driver does that for up to 64
+// KB of pageable memory; larger copies go through page-locked stages.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +19,8 @@ class StagedCopies {
     StagedCopies& operator=(const StagedCopies&) = delete;
     ~StagedCopies();
 
-    // The pieces one behind the other, which the caller may change as soon as it returns. The
-    // context of the stream is current.
+    // Copies the pieces one after another; the caller may change them as soon as this returns. The
+    // stream's context must be current.
     Result<void> copy(void* to, std::span<const std::span<const std::byte>> pieces, void* stream);
 
   private:
@@ -29,7 +29,7 @@ class StagedCopies {
         std::size_t bytes = 0;
         cuda::OwnedEvent copied;
     };
-    // The oldest, when its copy is done; a new one where it is not, or is too small.
+    // Returns the oldest stage if its copy is done and it is large enough, otherwise a new one.
     Result<Stage> take(std::size_t bytes);
 
     const int device_;

@@ -1,4 +1,4 @@
-// The insides of the public handles.
+// The state behind the public handles.
 #pragma once
 
 #include <cstdint>
@@ -34,14 +34,14 @@ struct PlanState {
     runtime::PassVariants variants;
     std::size_t workspace_bytes = 0;
     std::size_t gradient_offset = 0; // in it, of sums that are rounded to other types
-    // Of the tiles that the mask shows: held here, or built by each call in its workspace, after
-    // what the kernels use.
+    // The block masks: owned by the plan, or built by each call in its workspace, at this offset
+    // behind what kernels use.
     std::size_t block_mask_bytes = 0, block_mask_offset = 0;
     std::shared_ptr<void> block_mask;
     std::shared_ptr<runtime::SequenceState> sequences; // null: dense
-    // Most rows that ragged tensors have, for which there is workspace of a backward.
+    // Most rows of ragged tensors for which the backward's workspace is large enough.
     std::int64_t q_rows = 0, kv_rows = 0;
-    // For which there is memory of block masks.
+    // Most rows for which the block masks' memory is large enough.
     std::int64_t mask_q_rows = 0, mask_kv_rows = 0;
 };
 

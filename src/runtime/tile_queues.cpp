@@ -13,7 +13,7 @@ constexpr std::size_t kIntegers = 2; // of one queue
 } // namespace
 
 TileQueues::~TileQueues() {
-    // At process end the driver may be gone; there is nothing to do about a failure here.
+    // At process end the driver may be gone, so failures are ignored.
     if (memory_ != nullptr) (void)cuda::release(memory_);
 }
 

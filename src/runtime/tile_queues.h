@@ -1,5 +1,5 @@
-// Where the blocks of a launch agree on who computes which tile. Launches that may overlap must not
-// share a queue.
+// Counters from which the blocks of a persistent launch take their tiles. Launches that may overlap
+// must not share a queue.
 #pragma once
 
 #include <cstddef>
@@ -20,9 +20,9 @@ class TileQueues {
 
     Result<void> allocate();
 
-    // Launches on one stream follow each other and share a queue; one that is being captured into a
-    // graph may run beside any other, and gets its own. Null when none is left: blocks then go by
-    // their numbers.
+    // Returns the queue for a launch. Launches on one stream run one after another and share a
+    // queue; a launch that is captured into a graph may overlap with any other, and gets its own.
+    // Null if none is left: blocks then take tiles by block index.
     int* of(void* stream) const;
 
   private:
