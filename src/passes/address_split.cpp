@@ -27,7 +27,7 @@ NodeId sum(Builder& build, NodeId x, NodeId y) {
     return x == kNoNode ? y : build.apply(Op::iadd, {x, y});
 }
 
-// Entries in the order of these indices, the last one's together.
+// Builds the place of an element in the slice: indices in row-major order.
 AddressSplit in_order(Builder& build, std::vector<AddressSplit::Index> indices) {
     AddressSplit result;
     result.count = build.integer(1);
@@ -66,10 +66,10 @@ class Splitter {
   private:
     NodeId sum(NodeId x, NodeId y) { return passes::sum(build_, x, y); }
 
-    // What the node is where the piece's assumptions hold.
+    // The node simplified under the piece's assumptions.
     NodeId resolved(NodeId root) {
         if (piece_.where.empty()) return root;
-        // Copies of operands: what is built moves the graph's nodes.
+        // Copy the operands, as building nodes reallocates the graph.
         for (const NodeId id : ir::reachable(build_.graph(), std::span(&root, 1))) {
             if (resolved_.contains(id)) continue;
             const auto truth =
@@ -127,7 +127,7 @@ class Splitter {
         } else {
             free = build_.apply(Op::isub, {free, index.first});
         }
-        // With what is computed least often.
+        // Add it to the part that is computed least often.
         NodeId& part = index.parts.query != kNoNode ? index.parts.query
                        : index.parts.key != kNoNode ? index.parts.key
                                                     : index.parts.rest;

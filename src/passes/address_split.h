@@ -1,5 +1,5 @@
-// The address of a captured read as nodes: where a head's slice of the buffer begins, and the place
-// in the slice, in parts that are computed once for a query, once for a key and for each element.
+// The address of a captured read as nodes: the start of a head's slice of the buffer, and the place
+// in the slice, as parts that are computed once for each query, each key, and each element.
 #pragma once
 
 #include <vector>
@@ -9,31 +9,31 @@
 
 namespace flexc::passes {
 
-// Integers; kNoNode stands for a part that is 0 everywhere.
+// Integers; kNoNode is a part that is always 0.
 struct AddressParts {
     ir::NodeId query = ir::kNoNode, key = ir::kNoNode, rest = ir::kNoNode;
 };
 
 struct AddressSplit {
-    // One for each index of the read. index = first + the sum of its parts, and is in the slice
-    // where that is in [0, entries). `first` uses b and h at most; `entries` neither.
+    // One for each index of the read: index = first + the sum of its parts. It is inside the slice
+    // if that sum is in [0, entries). `first` depends on b and h at most, `entries` on neither.
     struct Index {
         ir::NodeId first = ir::kNoNode, entries = ir::kNoNode;
         AddressParts parts;
     };
     std::vector<Index> indices;
-    // The place in the slice: its entries in the order of the indices, the last one's together.
-    // Where every index is in the slice, the sum of these parts is in [0, count).
+    // The place in the slice, in row-major order. If every index is inside the slice, the sum of
+    // these parts is in [0, count).
     AddressParts parts;
     ir::NodeId place = ir::kNoNode; // the sum of the parts
     ir::NodeId count = ir::kNoNode; // of entries
 };
 
-// Adds nodes to the mod's graph; facts of these are found by find_facts(). Holds for elements of
-// the piece.
+// Splits the address of a read, for elements for which the piece holds. Adds nodes to the mod's
+// graph; find_facts() must follow.
 AddressSplit split_address(Mod& mod, const CapturedRead& read, const ReadPiece& piece);
-// The same for all elements of a read of any pieces. The slice is the buffer in each dim whose
-// index changes inside of a head, and each index has one part.
+// The same for all elements of a read, whatever its pieces. In each dim whose index varies within a
+// head the slice is the whole buffer, and each index is a single part.
 AddressSplit split_by_dims(Mod& mod, const CapturedRead& read);
 
 } // namespace flexc::passes

@@ -15,8 +15,8 @@ using ir::Op;
 
 namespace {
 
-// What a value of keys gains from a tile's first key to each of its own; nothing where tiles
-// differ.
+// Returns by how much a value that depends on keys increases from a tile's first key to each of its
+// keys; nothing if tiles differ.
 std::optional<std::vector<int>> gains_in_tile(const ir::Graph& graph, NodeId id, int key_step) {
     std::vector<int> gains(static_cast<std::size_t>(key_step));
     if (id == kNoNode) return gains;
@@ -42,7 +42,8 @@ std::optional<int> row_step(const ir::Graph& graph, NodeId query) {
     return static_cast<int>(*first);
 }
 
-// Columns of a lane, whose keys are two of each eight, by what they gain from the tile's first key.
+// Adds a lane's columns (two adjacent keys of each eight), given the increase from the tile's first
+// key. False if they need too many profiles.
 bool add_columns(AlignedTable& table, const std::vector<int>& gains) {
     constexpr int kGroup = 8, kNeighbours = 2;
     for (int group = 0; group < std::ssize(gains); group += kGroup)
@@ -66,7 +67,8 @@ std::optional<AlignedTable> aligned(const ir::Graph& graph, const StagedTable& t
     if (parts.key == kNoNode || parts.rest != kNoNode || table.entries == 0) return {};
     auto gains = gains_in_tile(graph, parts.key, key_step);
     if (!gains) return {};
-    // Nobody uses what is read for the next tile's: places near by, as evenly spaced as the last.
+    // Keys past the step belong to the next tile, and what is read for them is unused: continue
+    // with the last step, so that addresses stay near.
     while (std::ssize(*gains) < key_tile)
         gains->push_back(2 * gains->back() - *(gains->end() - 2));
     AlignedTable result;
@@ -93,8 +95,8 @@ bool uses_tables(const ir::Graph& graph, const StagedTables& staged, NodeId valu
                                [&](NodeId id) { return is_staged(staged, id); });
 }
 
-// A condition of which `value` is asked, as such of q alone and of kv alone; what is neither is
-// left to elements.
+// Splits a condition that must equal `value` into conditions on q alone and on kv alone. What
+// depends on both is left to the elements.
 void add_condition(const Mod& mod, NodeId id, bool value, TableConditions& conditions) {
     const ir::Node& node = mod.program.graph[id];
     if (node.op == Op::bnot) return add_condition(mod, node.operands[0], !value, conditions);
@@ -110,7 +112,8 @@ void add_condition(const Mod& mod, NodeId id, bool value, TableConditions& condi
             .emplace_back(id, value);
 }
 
-// The key from which on a comparison of keys with a constant has this value.
+// Returns the first key from which on a comparison of kv_idx with a constant has this value;
+// INT32_MAX if unknown.
 int holds_from(const ir::Graph& graph, NodeId id, bool value) {
     const ir::Node& node = graph[id];
     if (node.operands.size() != 2) return INT32_MAX;

@@ -1,6 +1,6 @@
-// Tables on chip whose places in the slice are known when a kernel is compiled, but for one number
-// for each query and one for each tile of keys: those that are read by digits of kv, as row and
-// column of an image, in tiles that start where these digits do.
+// Tables in shared memory whose addresses are compile-time constants, apart from one number for
+// each query and one for each tile of keys: they are read by digits of kv (such as the row and
+// column of an image), in tiles that start where these digits do.
 #pragma once
 
 #include <array>
@@ -14,46 +14,51 @@
 
 namespace flexc::passes {
 
-// In entries of the slice. Four lanes of a warp have the keys of a tile: of each eight, a lane has
-// two neighbouring ones.
+// Distances in entries of the slice. Four lanes of a warp share the keys of a tile: each has two
+// adjacent keys of every eight.
 struct AlignedTable {
     static constexpr int kLanes = 4;
     static constexpr int kRows = 16; // queries of a warp, which start at a multiple of as many
     static constexpr std::size_t kMostProfiles = 4;
-    // From the first lane's key to that of each lane, in one of a lane's columns: digits begin
-    // between some lanes.
+    // For one of a lane's columns, the distance from the first lane's key to that of each lane.
+    // Lanes may differ because a digit starts between them.
     using Profile = std::array<int, kLanes>;
     std::vector<Profile> profiles;
-    // Of a lane's j-th column: from the tile's first key to the first lane's, and which profile.
+    // For a lane's j-th column: the distance from the tile's first key to the first lane's key, and
+    // the profile.
     struct Column {
         int step = 0, profile = 0;
     };
     std::vector<Column> columns;
     int least_step = 0, most_step = 0; // from the tile's first key to any
     std::optional<int> row_step; // from a query of the first half of a warp's to the eighth after
-    // Of each index of the read: what keys of a tile give less than, and more than, its first.
+    // For each index of the read: the range of its increase from the tile's first key over all keys
+    // of the tile.
     struct Reach {
         int least = 0, most = 0;
     };
     std::vector<Reach> reaches;
 };
 
-// Of all of these tables, in tiles of so many keys, of which the last may be the next tile's too:
-// key_step, from a tile's first key to the next one's. Nothing where a table is not such.
+// Describes all of these tables for tiles of key_tile keys. key_step: distance from a tile's first
+// key to the next one's; the last keys of a tile may belong to the next one. Nothing if some table
+// is not aligned.
 std::optional<std::vector<AlignedTable>> aligned_tables(const Mod& mod, const StagedTables& staged,
                                                         int key_tile, int key_step);
 
-// What decides whether an element uses the tables at all, as class tokens have it.
+// Conditions under which an element uses the tables at all, as programs with class tokens have.
 struct TableConditions {
-    // Under which it does, each of q alone or of kv alone.
+    // All must hold; each depends on q alone or on kv alone.
     analysis::Assumptions of_queries, of_keys;
-    // Those of keys, for this one and all after it; the largest number: no key is known to be one.
+    // The first key from which on all conditions of keys hold; the largest int if no such key is
+    // known.
     int keys_hold_from = INT32_MIN;
     bool any() const { return !of_queries.empty() || !of_keys.empty(); }
 };
 TableConditions table_conditions(const Mod& mod, const StagedTables& staged, ir::NodeId value);
 
-// Whether the value, multiplied by a number, is what it is of tables that have been multiplied.
+// Whether the value is linear in the tables: multiplying them by a number multiplies the value by
+// it.
 bool scales_with_tables(const ir::Graph& graph, const StagedTables& staged, ir::NodeId value);
 
 } // namespace flexc::passes

@@ -29,7 +29,7 @@ class Faults {
 
   private:
     NodeId of_node(NodeId id) {
-        // A copy: making nodes moves the graph's storage.
+        // Copy the node, as building nodes reallocates the graph.
         const ir::Node node = build_[id];
         switch (node.op) {
         case Op::band: return after(node, node.operands[0]);
@@ -54,7 +54,7 @@ class Faults {
         return node.op == Op::read ? either(result, outside(id, node)) : result;
     }
 
-    // The second operand counts only where `reached` is true.
+    // Counts the second operand only where `reached` is true.
     NodeId after(const ir::Node& node, NodeId reached) {
         return either(of(node.operands[0]), both(reached, of(node.operands[1])));
     }

@@ -5,9 +5,9 @@
 
 namespace flexc::passes {
 
-// True where a read that is taken is outside: reads on a branch not taken, after an `and` that is
-// false already, or in the score of an element that the mask hides, do not count.
-// A sink counts always.
+// Returns a bool that is true where a read that takes effect is outside its buffer. Reads on a
+// branch not taken, after an `and` whose left side is false, or in the score of a hidden element do
+// not count. The sink always counts.
 ir::NodeId out_of_range(ir::Program& program, ir::NodeId score, ir::NodeId mask,
                         ir::NodeId sink = ir::kNoNode);
 

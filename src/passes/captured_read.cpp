@@ -26,12 +26,12 @@ using ir::Op;
 
 namespace {
 
-// Conditions of one read that pieces may be told apart by, and pieces.
+// Limits on the conditions by which a read may be split into pieces, and on the pieces.
 constexpr std::size_t kMaxConditions = 4, kMaxPieces = 12;
-// Nodes of indices that are looked at under assumptions, of all reads together: a program of many
-// reads with great indices has none in pieces.
+// Limit on the index nodes visited under assumptions, over all reads: a program with many reads and
+// large indices gets no pieces.
 constexpr std::size_t kMaxPieceWork = 20000;
-// Numbers beyond this are lengths, not tables.
+// Larger extents are lengths, not tables.
 constexpr std::int64_t kMostEntries = std::int64_t{1} << 31;
 
 std::optional<std::int64_t> count_of(Interval range) {
@@ -54,7 +54,7 @@ bool multiply_by(Count& count, const ir::Dim& dim) {
            count.constant < kMostEntries;
 }
 
-// Sizes that grow with the sequences.
+// Whether some size grows with the sequences.
 bool has_lengths(const Count& count) {
     return std::ranges::any_of(
         count.sizes, [](std::uint32_t size) { return size == ir::kQLen || size == ir::kKvLen; });
@@ -64,13 +64,13 @@ bool is_many(const Count& count) {
     return has_lengths(count) || count.constant > kMostSmallEntries;
 }
 
-// Whether numbers that a caller chooses decide the node by way of real arithmetic.
+// Whether the node depends on real arithmetic over numbers that the caller chooses.
 bool is_made_of_reals(const ir::Graph& graph, NodeId root) {
     return std::ranges::any_of(ir::reachable(graph, std::span(&root, 1)),
                                [&](NodeId id) { return graph[id].op == Op::real_to_int; });
 }
 
-// One read under some assumptions.
+// Classifies a read under some assumptions.
 class Piece {
   public:
     Piece(const Mod& mod, const ir::Node& read, NodeId id, const IndexForms& forms)
@@ -135,8 +135,8 @@ class Piece {
     }
 
     // --- affine addresses
-    // ------------------------------------------------------------------------- The clamps around
-    // an integer, and what is inside.
+    //
+    // Strips the clamps around an integer, and records them in `shift`.
     NodeId unclamped(NodeId id, ShiftedIndex& shift) const {
         for (;;) {
             id = forms_.chosen(id);
@@ -154,7 +154,7 @@ class Piece {
 
     std::optional<ShiftedIndex> shifted_index(NodeId index) const {
         ShiftedIndex shift;
-        // clamp(...) + c, or c - clamp(...): the clamp is a term of its own.
+        // In clamp(...) + c and c - clamp(...) the clamp is a term of its own.
         const IndexForm* form = &forms_.form(index);
         Product outer;
         shift.inside = forms_.chosen(index);
@@ -184,7 +184,7 @@ class Piece {
         return shift.q.factors.empty() && shift.kv.factors.empty();
     }
 
-    // Some two indices tell all pairs of q and kv apart.
+    // Whether two of the indices identify every pair of q and kv.
     bool is_injective(const std::vector<ShiftedIndex>& shifts) const {
         for (const ShiftedIndex& x : shifts)
             for (const ShiftedIndex& y : shifts) {
@@ -198,7 +198,7 @@ class Piece {
             return !shift.is_clamped() && is_flat_matrix(shift);
         });
     }
-    // q * KV_LEN + kv, or the other way round, also descending.
+    // Whether it is q * KV_LEN + kv, or kv * Q_LEN + q, or either of them descending.
     bool is_flat_matrix(const ShiftedIndex& shift) const {
         const auto is_by = [&](const Product& rows, const Product& columns, std::uint32_t length) {
             return std::abs(rows.constant) == 1 && rows.factors.size() == 1 &&
@@ -228,7 +228,7 @@ class Piece {
 
     static bool has(const Product& gain) { return gain.constant != 0; }
 
-    // Beyond the bounds of the one clamp, rows share addresses or columns do, not both.
+    // Whether the only clamp makes either rows or columns share addresses, but not both.
     static bool have_ends(const std::vector<ShiftedIndex>& shifts) {
         bool rows = false, columns = false;
         for (const ShiftedIndex& shift : shifts) {
@@ -251,7 +251,6 @@ class Piece {
     }
 
     // --- numbers of a query and of a key
-    // ----------------------------------------------------------
     std::optional<ReadClass> by_kinds() {
         Count queries, keys;
         for (std::size_t i = 0; i < read_.operands.size(); ++i) {
@@ -269,7 +268,7 @@ class Piece {
                     is_known &= multiply_by(kinds, piece_.slice[i].entries);
                     return;
                 }
-                // Both in one index: how many each gives has to be known of its own.
+                // If one index uses both, the range of each part must be known separately.
                 const auto count = count_of(range_of(form, bit));
                 is_known &= count && *count <= kMostSmallEntries &&
                             multiply_by(kinds, ir::Dim{.constant = *count});
@@ -278,7 +277,8 @@ class Piece {
             multiply_part(keys, Dependence::kv);
             if (!is_known) return none(Obstacle::unbounded, index);
         }
-        // A slice for each query, or each key, is read and summed by the other's kinds.
+        // If one of the two is many (a slice for each query, or for each key), the other's kinds
+        // are summed.
         const bool are_queries_many = is_many(queries), are_keys_many = is_many(keys);
         if (are_queries_many && are_keys_many)
             return none(has_lengths(queries) || has_lengths(keys) ? Obstacle::unbounded
@@ -289,7 +289,6 @@ class Piece {
     }
 
     // --- tables
-    // -----------------------------------------------------------------------------------
     ReadClass table() {
         if (has_entries_ && has_lengths(piece_.entries))
             return beyond(Obstacle::unbounded, kNoNode, ReadClass::large_table);
@@ -299,8 +298,9 @@ class Piece {
     }
 
     // --- ranges
-    // ----------------------------------------------------------------------------------- Of the
-    // sum of the terms that use one of these; 0: of those that use no position.
+    //
+    // Range of the sum of those terms that use a position in `bits`; with bits == 0, of those that
+    // use no position.
     Interval range_of(const IndexForm& form, unsigned bits) const {
         Interval sum{0, 0};
         for (const IndexTerm& term : form) {
@@ -381,12 +381,12 @@ class Piece {
     bool has_entries_ = true;
 };
 
-// Positions that the assumptions leave.
+// The positions for which the assumptions hold.
 struct Box {
     Interval q, kv;
 };
 
-// The assumptions about one position, where they are comparisons with constants.
+// Applies those assumptions that compare one position with a constant.
 void narrow(Box& box, const ir::Graph& graph, const std::vector<analysis::AffineForm>& affine,
             std::pair<NodeId, bool> assumption) {
     const ir::Node& node = graph[assumption.first];
@@ -403,7 +403,7 @@ void narrow(Box& box, const ir::Graph& graph, const std::vector<analysis::Affine
         return;
     const std::int64_t sign = difference->q + difference->kv;
     Interval& position = difference->q != 0 ? box.q : box.kv;
-    // sign * position is below, at or above this.
+    // The bound that the comparison puts on sign * position.
     const std::int64_t at = -difference->constant;
     const auto limit = [&](bool below, std::int64_t value) {
         if (below == (sign > 0))
@@ -451,7 +451,7 @@ class Reader {
         ReadClass least = ReadClass::constant;
         for (const ReadPiece& piece : pieces)
             least = std::max(least, piece.read_class);
-        // Kinds that conditions on positions give are kinds.
+        // A pair of kinds remains one if conditions on positions decide the kind.
         const bool is_better =
             least < read.read_class &&
             !(read.read_class == ReadClass::pair_of_kinds && least <= ReadClass::column);
@@ -488,15 +488,15 @@ class Reader {
         constexpr Interval kPosition{0, analysis::kMaxLength};
         Box box{kPosition, kPosition};
         if (!mod_.program.is_dense()) box.q.low = -analysis::kMaxLength;
-        // Twice: points are left out at the ends alone.
+        // Two rounds suffice, as single points are removed only at the ends.
         for (int round = 0; round < 2; ++round)
             for (const auto& assumption : where)
                 narrow(box, graph_, mod_.affine, assumption);
         return box.q.low <= box.q.high && box.kv.low <= box.kv.high;
     }
 
-    // A condition on one position that a select among these waits for; of_both: one that uses both
-    // positions.
+    // Returns a condition on one position by which some select among these nodes chooses. of_both:
+    // only of selects that use both positions.
     NodeId undecided(const IndexForms& forms, const std::vector<NodeId>& roots,
                      bool of_both) const {
         std::vector<NodeId> seen;
@@ -557,7 +557,7 @@ class Reader {
     std::size_t work_ = 0;
 };
 
-// What is a function of differences of digits of a grid, and of those alone.
+// Returns the grid if the value is a function of its digit differences alone.
 std::optional<analysis::Grid> tabulated_grid(const Mod& mod, const IndexForms& forms, NodeId id) {
     const analysis::Differences& differences = forms.differences(id);
     if (!differences.only || differences.used.empty() || mod.counters[id] != kNoNode) return {};
@@ -628,7 +628,7 @@ bool has_offset_of_elements(const Mod& mod, NodeId read, int key_width) {
 }
 
 const CapturedRead* captured_read(const Mod& mod, NodeId read) {
-    // In the order of mod.order, operands first: by growing ids.
+    // Sorted by id, as mod.order lists operands first.
     const auto found = std::ranges::lower_bound(mod.captured_reads, read, {}, &CapturedRead::read);
     return found == mod.captured_reads.end() || found->read != read ? nullptr : &*found;
 }

@@ -1,5 +1,5 @@
-// What each read of a captured buffer has in common from element to element: THE place that decides
-// how it can be read and its gradient summed.
+// Classifies reads of captured buffers by how their addresses vary from element to element. This is
+// THE place that decides how a buffer can be read and its gradient summed.
 #pragma once
 
 #include <cstdint>
@@ -13,32 +13,32 @@ namespace flexc::passes {
 
 struct Mod;
 
-// By the map from (b, h, q, kv) to an address; the first that fits.
+// By the map from (b, h, q, kv) to an address. The first class that fits is taken.
 enum class ReadClass : std::uint8_t {
     constant, // b and h
     row,      // and q
     column,   // and kv
-    // A function of b, h and q - kv: one address for each diagonal.
+    // One address for each diagonal: depends on b, h and q - kv.
     distance_1d,
-    // Of b, h and up to kMaxAxes differences of digits of a mixed radix: one address for each
-    // diagonal of each block.
+    // One address for each diagonal of each block: depends on b, h and up to kMaxAxes differences
+    // of digits of a mixed radix.
     grid_distance,
     dense_bias, // one index is q plus what is the same for a head, another kv likewise
-    // Affine in q and kv, each address met once. One index may be clamped: beyond its bounds an
-    // address is met by a run of a row's, or of a column's, elements.
+    // Affine in q and kv, with a different address for each element. One index may be clamped:
+    // beyond its bounds, a run of elements of a row, or of a column, shares an address.
     shifted,
-    // A number that is known for a query, and one for a key, each in indices of its own or both in
-    // a sum. One of the two at least is one of few; the other may be the position (a slice for each
-    // query, as t[q_idx, kv_idx // W] has).
+    // Indices (or sums in one index) of a number that depends on the query and one that depends on
+    // the key. At least one of them takes few values (kinds); the other may be the position itself,
+    // as in t[q_idx, kv_idx // W].
     pair_of_kinds,
     small_table, // any index whose range is bounded, by less than the lengths
     large_table  // anything else
 };
 inline constexpr std::size_t kMaxAxes = 3;
-// Entries of a slice that are known to be more make a table large.
+// A slice that is known to have more entries than this makes a table large.
 inline constexpr std::int64_t kMostSmallEntries = 16384;
 
-// constant * sizes: how many there are.
+// A number of entries: constant * the product of the sizes.
 struct Count {
     std::int64_t constant = 1;
     std::vector<std::uint32_t> sizes; // index into Program::sizes, sorted
@@ -46,18 +46,18 @@ struct Count {
     friend bool operator==(const Count&, const Count&) = default;
 };
 
-// One index of a read, by the slice of the buffer that the elements of one head can meet: entries
-// [first, first + entries), where first is `low`, or low + what of the index uses no position.
+// One index of a read and the entries of the buffer that elements of one head can meet: [first,
+// first + entries). `first` is `low`, or `low` plus the part of the index that uses no position.
 struct SliceIndex {
     std::int64_t low = 0;
     ir::Dim entries{.constant = 1};
     bool has_base = false; // first changes with b or h, or is the whole index
     bool is_inside = true; // no element's index is outside the slice
-    // Of what the slice's entry follows from.
+    // What the entry in the slice depends on.
     analysis::Dependence uses;
 };
 
-// One index, where it is affine in q and kv inside of its clamps.
+// An index that is affine in q and kv inside its clamps.
 struct ShiftedIndex {
     analysis::Product q{0, {}}, kv{0, {}}; // what it gains from one query, one key, to the next
     ir::NodeId inside = ir::kNoNode;       // without clamps
@@ -65,7 +65,7 @@ struct ShiftedIndex {
     bool is_clamped() const { return !least.empty() || !most.empty(); }
 };
 
-// Why a read is of no class above its own.
+// Why a read is not in a better class than its own.
 enum class Obstacle : std::uint8_t {
     none,
     term_of_sum,       // it changes with the counter of a sum
@@ -80,8 +80,8 @@ enum class Obstacle : std::uint8_t {
     too_many_entries   // more than kMostSmallEntries
 };
 
-// What holds of a read for elements where the assumptions hold, which are about q alone or about kv
-// alone: a union of rectangles.
+// What is known of a read for those elements for which the assumptions hold. Each assumption
+// depends on q alone or on kv alone, so that the elements are a union of rectangles.
 struct ReadPiece {
     analysis::Assumptions where;
     ReadClass read_class = ReadClass::large_table;
@@ -90,7 +90,7 @@ struct ReadPiece {
     analysis::Grid grid;              // of distance_1d and grid_distance
     std::vector<ShiftedIndex> shifts; // of dense_bias and shifted: one for each index
     Count query_kinds, key_kinds;     // of pair_of_kinds
-    // Of what changes inside of a head: one for each index, and the product of their entries.
+    // The slice that a head meets: one entry for each index, and their product.
     std::vector<SliceIndex> slice;
     Count entries;
 };
@@ -100,34 +100,35 @@ struct CapturedRead {
     ReadClass read_class = ReadClass::large_table; // of the piece furthest down the list
     std::vector<ReadPiece> pieces;                 // at least one; together all elements
     bool is_whole() const { return pieces.size() == 1; }
-    // The piece that decides the class.
+    // The piece that determines the class.
     const ReadPiece& decisive() const;
-    // Which of b and h, and of the positions, the address uses.
+    // Which of b, h, q and kv the address uses.
     analysis::Dependence uses;
-    // Parameters that digits are divided by: the class holds where each is at least 1.
+    // Parameters by which digits are divided. The class holds only if each is at least 1.
     std::vector<ir::NodeId> positive;
 };
 
-// A real value that is a function of b, h and of differences of digits, while nothing that uses it
-// is: what can be tabulated once for a head.
+// A real value that depends on b, h and differences of digits alone, and that no larger such value
+// contains: it can be tabulated once for each head.
 struct DifferenceValue {
     ir::NodeId node = ir::kNoNode;
     analysis::Grid grid;
     std::vector<ir::NodeId> reads; // captured reads inside, those of b and h alone too
 };
 
-// Fills Mod::captured_reads, of every read in mod.order, and Mod::difference_values, of the score;
-// from the other facts.
+// Fills Mod::captured_reads with every read in mod.order, and Mod::difference_values with those of
+// the score, from the other facts.
 void find_captured_reads(Mod& mod);
 
 const CapturedRead* captured_read(const Mod& mod, ir::NodeId read);
 
-// Whether a head's elements share few entries, and none of its dims is one of queries or keys.
+// Whether the elements of a head share few entries, and none of the dims is that of queries or
+// keys.
 bool is_table(const CapturedRead& read);
 
-// Whether each element finds the read's offset by itself: kernels have what is read by distance or
-// by a row or column of their 2-D key index, and dense biases, once for many elements. key_width:
-// of that index; 0 for none.
+// Whether a kernel computes the offset of this read for each element, rather than once for many (as
+// for reads by distance, by row or column of the 2-D key index, and dense biases). key_width: of
+// the 2-D key index; 0 for none.
 bool has_offset_of_elements(const Mod& mod, ir::NodeId read, int key_width);
 
 std::string_view name(ReadClass read_class);  // as in this enumeration

@@ -1,4 +1,4 @@
-// What values cost on a GPU, for choices between computing them again and keeping them.
+// Estimated costs of values on a GPU, for choosing between computing them again and keeping them.
 #pragma once
 
 #include "passes/mod.h"
@@ -6,13 +6,13 @@
 
 namespace flexc::passes {
 
-// About how many instructions an operator takes.
+// Estimated number of instructions of an operator.
 int instructions_of(ir::Op op, Precision precision, bool is_wide);
 
-// How many instructions of the special function unit are among them.
+// How many of them run on the special function unit.
 int special_functions_of(ir::Op op, Precision precision);
 
-// Whether each element computes more for a value than so many instructions, or reads a captured
+// Whether each element needs more than so many instructions for a value, or reads a captured
 // buffer.
 bool costs_more(const Mod& mod, ir::NodeId id, int instructions);
 

@@ -35,7 +35,7 @@ std::optional<bool> truth(Op op, Interval difference) {
     }
 }
 
-// The operand that the node always equals.
+// Returns the operand that the node always equals, if there is one.
 std::optional<NodeId> operand_for(const ir::Node& node, const analysis::Ranges& ranges, NodeId id) {
     const Interval difference = ranges.difference[id];
     auto range = [&](std::size_t position) { return ranges.of_node[node.operands[position]]; };

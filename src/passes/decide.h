@@ -1,4 +1,5 @@
-// Uses ranges to settle what is the same at every point: `kv_idx < KV_LEN`, `max(kv_idx, 0)`.
+// Uses ranges to decide values that are the same at every point: `kv_idx < KV_LEN`, `max(kv_idx,
+// 0)`.
 #pragma once
 
 #include <span>
@@ -7,7 +8,8 @@
 
 namespace flexc::passes {
 
-// Replaces decided nodes in all that the roots need; the roots then name nodes of the new graph.
+// Replaces decided nodes by their values, in everything that the roots need. The roots then name
+// nodes of the new graph.
 void decide(ir::Program& program, std::span<ir::NodeId* const> roots);
 
 } // namespace flexc::passes

@@ -22,7 +22,7 @@ using ir::kNoNode;
 using ir::NodeId;
 using ir::Op;
 
-// Nodes looked at: shared expressions are walked once for each use.
+// Limit on the nodes visited: shared expressions are walked once for each use.
 constexpr int kMaxWork = 2000;
 
 class Decomposer {
@@ -48,7 +48,7 @@ class Decomposer {
     }
 
   private:
-    // slope * variable + addends, reals.
+    // slope * variable + addends; all are reals.
     struct Line {
         NodeId slope = kNoNode; // kNoNode: 0
         std::vector<NodeId> addends;
@@ -58,7 +58,7 @@ class Decomposer {
     };
 
     const ir::Node& node(NodeId id) const { return build_[id]; }
-    // What is known of nodes that were made here, too.
+    // Extends the facts to nodes that were made here.
     void find_facts() {
         const ir::Graph& graph = build_.graph();
         if (dependence_.size() == graph.size()) return;
@@ -108,7 +108,7 @@ class Decomposer {
         return x;
     }
 
-    // A real as a line in the score, or in kv: of that, the addends are left out.
+    // Writes a real as a line in the score or in kv. For kv, the addends are left out.
     std::optional<Line> line_in(Dependence::Bit variable, NodeId id) {
         if (++work_ > kMaxWork) return {};
         if (!uses(id, variable))
@@ -141,21 +141,21 @@ class Decomposer {
         default: return {};
         }
     }
-    // In kv. An integer of the score is no line in that.
+    // An integer as a line in kv. An integer that depends on the score is none.
     std::optional<Line> line_of_integer(NodeId id) {
         const auto slope = analysis::slope_in_kv(affine_[id]);
         if (!slope) return {};
         return Line{build_.real(static_cast<double>(*slope)), {}};
     }
 
-    // What a real value gains from one key to the next, where that is the same for all keys;
-    // kNoNode for nothing.
+    // Returns the increase of a real value from one key to the next if it is the same for all keys;
+    // the slope is kNoNode if it is 0.
     std::optional<NodeId> slope(NodeId id) {
         const auto line = line_in(Dependence::kv, id);
         return line ? std::optional(line->slope) : std::nullopt;
     }
 
-    // Sums are taken apart only where the whole is not affine in kv.
+    // Adds an addend to the parts. A sum is split only if it is not affine in kv as a whole.
     void sort(NodeId addend, ScoreParts& parts) {
         if (++work_ > kMaxWork) return;
         if (const auto gain = slope(addend)) {
@@ -175,14 +175,16 @@ class Decomposer {
         }
     }
 
-    // Where what is the same for all queries, or along diagonals, belongs; null for others.
+    // The part for addends that are the same for all queries, or along diagonals; null for other
+    // addends.
     NodeId* expanded_part(NodeId addend, ScoreParts& parts) {
         if (!is_dense_) return nullptr;
         if (!uses(addend, Dependence::q)) return &parts.key_addend;
         return of_distance_[addend] ? &parts.distance_addend : nullptr;
     }
 
-    // Where what is the same in a row or a column of the 2-D key index belongs; null for others.
+    // The part for addends that depend on the row alone, or the column alone, of the 2-D key index;
+    // null for other addends.
     NodeId* part_of_index_2d(NodeId addend, ScoreParts& parts) {
         if (key_width_ == 0) return nullptr;
         find_facts();
@@ -191,8 +193,8 @@ class Decomposer {
         return use == KeyUse::remainder ? &parts.remainder_addend : nullptr;
     }
 
-    // Two nodes whose sum a node is. With a 2-D key index, factors are taken into a sum too, so
-    // that its terms can go where each belongs.
+    // Returns two nodes whose sum is this node. With a 2-D key index, factors are distributed over
+    // sums too, so that each term can go to its own part.
     std::optional<std::pair<NodeId, NodeId>> terms(NodeId id) {
         if (++work_ > kMaxWork) return {};
         const Op op = node(id).op;
@@ -230,7 +232,7 @@ class Decomposer {
     Builder build_;
     const int key_width_;
     const bool is_dense_;
-    // Of all nodes, as far as they were asked for.
+    // Facts of all nodes, extended on demand.
     std::vector<Dependence> dependence_;
     std::vector<analysis::AffineForm> affine_;
     std::vector<bool> of_distance_;
@@ -241,13 +243,14 @@ class Decomposer {
 ir::NodeId find_bias_read(const Mod& mod, NodeId addend) {
     if (addend == kNoNode) return kNoNode;
     const std::vector<NodeId> roots = {addend};
-    // What keys alone name is computed before the kernel.
+    // Biases that depend on keys alone are computed before the kernel, so they are not copied.
     for (const NodeId id : ir::reachable(mod.program.graph, roots))
         if (mod.dependence[id].has(Dependence::q) && is_dense_bias(mod, id)) return id;
     return kNoNode;
 }
 
-// Of each kind: vectors take shared memory, and a read of it for every element.
+// Limit on vectors by key, and on vectors by distance: each takes shared memory, and a load for
+// every element.
 constexpr std::size_t kMostValues = 3;
 
 class ExpandedFinder {
@@ -256,7 +259,7 @@ class ExpandedFinder {
         : mod_(mod), parts_(parts), seen_(mod.program.graph.size()) {}
 
     void visit(NodeId id) {
-        // What changes with the counter of a sum is computed in its loop.
+        // Values that change with the counter of a sum are computed in its loop.
         if (seen_[id] || mod_.counters[id] != kNoNode) return;
         seen_[id] = true;
         const Dependence uses = mod_.dependence[id];
@@ -271,7 +274,7 @@ class ExpandedFinder {
 
   private:
     void visit_operands(NodeId id) {
-        // Elements of tiles are found without indices.
+        // Elements of copied tiles are found without computing indices.
         if (std::ranges::find(parts_.shifted, id, &ShiftedRead::read) != parts_.shifted.end())
             return;
         const std::vector<StagedTable>& tables = parts_.staged.tables;
@@ -283,14 +286,14 @@ class ExpandedFinder {
         }
         if (parts_.aligns_tables) return;
         if (const NodeId key = table->key_bytes; key != kNoNode) {
-            // What is cheap beside what it reads is left to the kernel, which looks at that, too.
+            // If the key's part is cheap apart from a read in it, only the read is tabulated.
             const NodeId read = only_read(key);
             if (read != kNoNode) visit(read);
             if (read == kNoNode || is_dear(key, read)) visit(key);
         }
         if (table->split.parts.rest != kNoNode) visit(table->split.parts.rest);
     }
-    // kNoNode for none and for several.
+    // Returns the only read in the expression; kNoNode if there are none or several.
     NodeId only_read(NodeId id) const {
         NodeId read = kNoNode;
         for (const NodeId part : ir::reachable(mod_.program.graph, std::span(&id, 1))) {
@@ -308,7 +311,8 @@ class ExpandedFinder {
         if (node.type != ir::Type::integer || id >= parts_.staged.first_node) return true;
         return node.op == Op::read && mod_.program.buffers[node.symbol].dtype != DType::i64;
     }
-    // More than what reading the value from shared memory would cost, with this read for nothing.
+    // Whether computing the value costs more than reading it from shared memory. `known` counts as
+    // free.
     bool is_dear(NodeId id, NodeId known = kNoNode) const {
         constexpr int kCheapOperations = 3;
         int operations = 0;
@@ -326,15 +330,15 @@ class ExpandedFinder {
     std::vector<bool> seen_;
 };
 
-// Tiles are multiples of 16 keys, up to 128. In fewer than seven columns, eight neighbouring keys
-// would be in more than two rows of the 2-D key index.
+// Tiles of keys are multiples of 16, up to 128. With fewer than seven columns, eight adjacent keys
+// would lie in more than two rows of the 2-D key index.
 bool fits_tiles(std::int64_t width) {
     return width >= 7 && width <= 128 && std::lcm(width, std::int64_t{16}) <= 128;
 }
-// What repeats is kept in registers: that of a period of this width and of eight keys.
+// Values by column are kept in registers, for a period of lcm(width, 8) keys.
 bool fits_registers(std::int64_t width) { return std::lcm(width, std::int64_t{8}) <= 64; }
 
-// A dense tensor of indices by which elements read a table.
+// Finds a dense tensor of indices by which elements read a table.
 NodeId find_dense_indices(const Mod& mod, const StagedTables& staged) {
     for (const StagedTable& table : staged.tables) {
         const NodeId rest = table.split.parts.rest;
@@ -345,12 +349,12 @@ NodeId find_dense_indices(const Mod& mod, const StagedTables& staged) {
     return kNoNode;
 }
 
-// What is computed for each element; kNoNode for nothing.
+// The value that is computed for each element; kNoNode if there is none.
 NodeId of_elements(const Mod& mod, const ScoreParts& parts) {
     return parts.found() ? parts.element_addend : mod.score;
 }
 
-// Fills key_values and distance_values. The other parts have been found.
+// Fills key_values and distance_values from the other parts.
 void find_expanded(const Mod& mod, ScoreParts& parts) {
     if (parts.key_addend != kNoNode) parts.key_values = {parts.key_addend};
     if (parts.distance_addend != kNoNode) parts.distance_values = {parts.distance_addend};
@@ -358,7 +362,7 @@ void find_expanded(const Mod& mod, ScoreParts& parts) {
     if (whole != kNoNode) ExpandedFinder(mod, parts).visit(whole);
 }
 
-// All but what is computed before the kernel.
+// Finds all parts except the values that are computed before the kernel.
 DecomposedMod decomposed_parts(const Mod& mod, int key_width) {
     DecomposedMod decomposed{mod, {}};
     Mod& result = decomposed.mod;
@@ -457,8 +461,7 @@ bool adds_by_position(const Mod& mod, const ScoreParts& parts) {
 
 KeyIndex2d key_index_2d(const Mod& mod, const ScoreParts& parts_without) {
     KeyIndex2d best;
-    // Biases that are copied need the registers, and their elements what the 2-D key index would
-    // save.
+    // Copied biases use the registers that a 2-D key index needs, and already save what it would.
     if (parts_without.bias_read != kNoNode || !mod.program.is_dense()) return best;
     bool best_is_whole = false;
     const std::vector<NodeId> roots = {mod.score};

@@ -59,7 +59,7 @@ NodeId dense_bias_of_score(const Mod& mod) {
 
 namespace {
 
-// Empty where some element of the buffer is not read.
+// Empty if some element of the buffer is not read.
 std::optional<BiasSharing> sharing_of(const Mod& mod, NodeId read) {
     const ir::Node& node = mod.program.graph[read];
     const ir::Buffer& buffer = mod.program.buffers[node.symbol];
@@ -135,7 +135,8 @@ std::optional<BiasSharing> sharing_of_biases(const Mod& mod) {
     std::optional<BiasSharing> all;
     for (const ReadGradient& gradient : mod.gradients) {
         if (gradient_sum(mod, gradient) != GradientSum::dense_bias) continue;
-        // Other reads of the buffer would add to what has not been stored.
+        // Gradients of other reads of the buffer would be added to elements that have not been
+        // stored.
         const auto reads = std::ranges::count_if(mod.gradients, [&](const ReadGradient& other) {
             return mod.program.graph[other.read].symbol == mod.program.graph[gradient.read].symbol;
         });

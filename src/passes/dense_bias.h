@@ -7,34 +7,35 @@
 
 namespace flexc::passes {
 
-// Whether a read is of floats or 16-bit numbers, never outside its buffer, with kv itself as the
-// last index, and others that are q itself or use the head at most: what a tile of scores reads can
-// be copied row by row.
+// Whether tiles of a read can be copied row by row: it is of floats or 16-bit numbers, never
+// outside its buffer; its last index is kv itself, and the others are q itself or depend on the
+// head at most.
 bool is_dense_bias(const Mod& mod, ir::NodeId read);
 
-// The same of whole numbers of 32 bits: of which entry of a table each element reads, for one.
+// The same for 32-bit integers, such as the index of the table entry that each element reads.
 bool are_dense_indices(const Mod& mod, ir::NodeId read);
 
-// The dense bias that the score needs for each element, one with a gradient first; kNoNode for
+// The dense bias that the score needs for each element, preferably one with a gradient; kNoNode for
 // none.
 ir::NodeId dense_bias_of_score(const Mod& mod);
 
-// Whether gradients that are added a tile at a time are those of the score, and no other one asks
-// for these element by element before they are known.
+// Whether the gradients that are added by tiles equal the score's gradient, and no other gradient
+// needs that one element by element first.
 bool are_biases_of_scores(const Mod& mod);
-// Whether their buffers have 16 bits too: dS in 16 bits, as dq has it, is as good for them.
+// Whether their buffers are 16-bit too, so that dS rounded to 16 bits (as for dq) is accurate
+// enough.
 bool are_biases_narrow(const Mod& mod);
 
-// Whose tiles meet at an element of a gradient that is added a tile at a time.
+// Which tiles add to the same element of a gradient that is added by tiles.
 struct BiasSharing {
     bool batches = false; // all of them
     bool heads = false;   // all of them
     bool group = false;   // query heads that share keys
     friend bool operator==(const BiasSharing&, const BiasSharing&) = default;
 };
-// Where the blocks that add all of these gradients, one block for some keys, write each element as
-// often: then the first can store what it has. Empty where something is hidden, where elements are
-// left out, or where gradients differ in that.
+// If every element of all these gradients is written equally often (one block computes some keys),
+// the first block can store instead of adding. Empty if elements are hidden or left out, or if
+// gradients differ in this.
 std::optional<BiasSharing> sharing_of_biases(const Mod& mod);
 
 } // namespace flexc::passes

@@ -33,7 +33,7 @@ struct Expr {
     friend Expr operator-(Expr x) { return x.make(Op::fneg, {x.id}); }
 };
 
-// The vocabulary of the derivative column, and the column itself.
+// The functions that the `derivative` column of ops.def uses, and the column itself.
 struct Rules {
     Builder& build;
     Expr zero{&build, build.real(0)};
@@ -59,7 +59,7 @@ struct Rules {
     Expr fselect(Expr condition, Expr yes, Expr no) {
         return condition.make(Op::fselect, {condition.id, yes.id, no.id});
     }
-    // The share of x where the smaller of x and y is wanted; all of it when either is NaN.
+    // The derivative of min(x, y) with respect to x: 1, 0, or 0.5 for a tie; 1 if either is NaN.
     Expr tie(Expr x, Expr y) {
         return fselect(feq(x, y), real(0.5), fselect(flt(y, x), zero, one));
     }
@@ -83,8 +83,9 @@ struct Rules {
     }
 };
 
-// A derivative that rules set to zero where `alive` is false: a branch not taken, `clamp` outside,
-// a tie's other side. What it is multiplied by may be infinite there, and has no say.
+// A derivative that is zero, by rule, where `alive` is false: a branch not taken, outside of a
+// `clamp`, the other side of a tie. What it is multiplied by may be infinite there and must have no
+// effect.
 struct Slope {
     NodeId value =
         kNoNode; // kNoNode: 0 everywhere. What it is where it is not alive does not matter
@@ -172,7 +173,7 @@ class Derivation {
                                  ? by.alive
                                  : build_.apply(Op::band, {by.alive, inner.alive});
         Slope result{value, alive};
-        // A sign has no selection that would leave out what it is multiplied by.
+        // A sign has no selection that leaves out its factor, which must then be finite.
         if (!inner.is_guarded() && (chooses_zero(outer) || is_finite_constant(inner.value))) {
             int work = 0;
             result.whole = distributed(outer, inner.value, work);
@@ -187,8 +188,8 @@ class Derivation {
         return value && std::isfinite(*value);
     }
 
-    // outer * inner with inner on the sides of outer's conditions that are not zero, if these are
-    // few; else kNoNode.
+    // outer * inner, distributed over the nonzero sides of outer's selections if these are few;
+    // else kNoNode.
     NodeId distributed(NodeId outer, NodeId inner, int& work) {
         constexpr int kMostSelects = 8;
         if (build_.is_real(outer, 0)) return outer;
@@ -204,8 +205,8 @@ class Derivation {
         return build_.is(id, Op::fselect) && taken_apart_.at(id).is_guarded();
     }
 
-    // A factor as rules and programs write it, with the zeros that its selections choose taken out.
-    // One step for each selection: it has been taken apart for good.
+    // Splits a factor into its value and a guard: the zeros that its selections choose become the
+    // guard. Each selection is visited once.
     const Slope& taken_apart(NodeId factor) {
         std::vector<NodeId> pending = {factor};
         while (!pending.empty()) {
@@ -230,9 +231,10 @@ class Derivation {
     }
 
     // --- rules
-    // The leaf is either the same for all terms, or one of its values is in each. Then the slope
-    // changes with the counter, and what enters terms from other sums changes with it too, though
-    // in another way than the terms: the slopes of the two are multiplied outside of the sum.
+    //
+    // The leaf is either the same for all terms of a sum, or differs for each term. In the second
+    // case the slope depends on the counter, and so does the slope of what terms take from other
+    // sums, though on its own counter: the two slopes are multiplied outside of the sum.
     Slope of_sum(NodeId id, const Slopes& slope) {
         const NodeId counter = build_.operand(id, 0);
         const Slope& inner = slope[build_.operand(id, 1)];
@@ -254,7 +256,7 @@ class Derivation {
         return total;
     }
 
-    // The sum of the terms' slopes, which is alive where one of them is.
+    // The sum of the terms' slopes; alive where any of them is.
     Slope of_terms(NodeId counter, const Slope& inner) {
         if (inner.is_zero()) return {};
         const NodeId total = build_.sum(counter, whole(inner));
@@ -263,7 +265,7 @@ class Derivation {
         return {total, build_.apply(Op::ilt, {build_.integer(0), count}), total};
     }
 
-    // Of a term that does not change with the counter.
+    // The slope of a sum whose terms do not depend on the counter: number of terms * slope.
     Slope times_terms(NodeId counter, const Slope& inner) {
         Slope result = product(build_.sum(counter, rules_.one.id), inner);
         const NodeId any = has_terms(counter);
@@ -272,7 +274,8 @@ class Derivation {
                 result.is_guarded() ? build_.apply(Op::band, {any, result.alive}) : any, kNoNode};
     }
 
-    // Whether there is a value to count; kNoNode where there always is. Sizes are at least 1.
+    // The condition that the counter has any value; kNoNode if it always does. Sizes are at least
+    // 1.
     NodeId has_terms(NodeId counter) {
         const NodeId first = build_.operand(counter, 0), end = build_.operand(counter, 1);
         const auto from = build_.integer_constant(first);
@@ -281,7 +284,7 @@ class Derivation {
         return from && to && *from < *to ? kNoNode : build_.apply(Op::ilt, {first, end});
     }
 
-    // d sum / d (a value that is the same for all terms).
+    // d sum / d from, where `from` is the same for all terms.
     NodeId of_all_terms(NodeId sum, const std::vector<NodeId>& bound, NodeId from) {
         const auto [known, is_new] = of_all_terms_.try_emplace({sum, from}, kNoNode);
         if (!is_new) return known->second;
@@ -330,7 +333,7 @@ class Derivation {
         return known;
     }
 
-    // The sign that is the derivative of a size is zero at zero, by choice.
+    // Guards the sign that is the derivative of abs(): it is zero at zero by rule.
     void take_sign_apart(NodeId sign, NodeId of) {
         if (!build_.is(sign, Op::fsign)) return;
         taken_apart_[sign] = {sign, build_.apply(Op::fne, {of, zero()}), sign};

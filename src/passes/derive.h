@@ -1,5 +1,6 @@
-// Symbolic derivatives, forward mode: one leaf at a time. Where a rule chooses zero, nothing that
-// the zero would be multiplied by has a say. The rules are the `derivative` column of ops.def.
+// Symbolic differentiation in forward mode, one leaf at a time. Where a rule chooses zero, the
+// factors of that zero have no effect, even if infinite. The rules are the `derivative` column of
+// ops.def.
 #pragma once
 
 #include <optional>
@@ -10,9 +11,9 @@
 
 namespace flexc::passes {
 
-// d root / d leaf for each leaf (the score or a real read); kNoNode where it is 0 by structure:
-// nothing flows through integers, comparisons, conditions or the indices of reads. Nothing at all
-// beyond kMaxDerivativeNodes.
+// Returns d root / d leaf for each leaf (the score or a real read); kNoNode if it is structurally
+// 0: nothing flows through integers, comparisons, conditions or indices of reads. Returns nothing
+// if more than kMaxDerivativeNodes would be needed.
 std::optional<std::vector<ir::NodeId>> derive(ir::Graph& graph, ir::NodeId root,
                                               std::span<const ir::NodeId> leaves);
 

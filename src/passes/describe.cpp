@@ -36,7 +36,7 @@ std::string checks(const Mod& mod, NodeId read) {
     return (proven.size() == 1 ? "index checked" : "checked: index " + text);
 }
 
-// Which elements of the score matrix send gradient to one address.
+// Describes which elements of the score matrix add to one address of the gradient.
 std::string summed_over(const Mod& mod, NodeId read) {
     const ir::Node& node = mod.program.graph[read];
     Dependence direct; // indices that are a plain b, h, q_idx or kv_idx tell addresses apart
@@ -56,7 +56,7 @@ std::string summed_over(const Mod& mod, NodeId read) {
     return "sum over " + analysis::describe(rest) + (derived ? " of those with this index" : "");
 }
 
-// Which elements read the same: those of a distance, or neighbouring keys, or some far apart.
+// Describes which elements read the same address: those of one distance, adjacent keys, or others.
 std::string pattern(const Mod& mod, NodeId read) {
     if (mod.place[read] == Place::element && mod.counters[read] == ir::kNoNode &&
         mod.of_distance[read])
@@ -71,7 +71,7 @@ std::string pattern(const Mod& mod, NodeId read) {
     return "";
 }
 
-// Of a forward that multiplies by kinds of keys: count is 0 for others.
+// Returns the kinds of keys by which the forward multiplies; none for other forwards.
 KeyKinds kinds_of(const Mod& mod) {
     if (key_index_2d(mod, decompose_score(mod).parts).width != 0) return {};
     return decompose_score_with_kinds(mod).parts.kinds;
@@ -81,7 +81,7 @@ bool is_by_kinds(const Mod& mod, const KeyKinds& kinds, NodeId read) {
            std::ranges::count(mod.program.graph[read].operands, kinds.kind) != 0;
 }
 
-// How a warp-specialized fused backward sums the gradient of a read.
+// Describes how a warp-specialized fused backward sums the gradient of a read.
 std::string describe_sum(const Mod& mod, const ReadGradient& gradient) {
     const TileSums tile{.sums_tables = sums_tables(mod),
                         .sums_grids = sums_grids(mod),
@@ -92,7 +92,7 @@ std::string describe_sum(const Mod& mod, const ReadGradient& gradient) {
     return std::string(description(gradient, sum));
 }
 
-// How a generic one does.
+// Describes how a generic backward sums it.
 std::string_view describe_generic_sum(const Mod& mod, const ReadGradient& gradient) {
     if (mod.place[gradient.read] <= Place::head) return description(gradient, GradientSum::head);
     if (count_few_entries(mod) > 0 && gradient.is_of_few_entries)
@@ -101,7 +101,7 @@ std::string_view describe_generic_sum(const Mod& mod, const ReadGradient& gradie
     return description(gradient, GradientSum::element);
 }
 
-// How one of many short sequences does.
+// Describes how a backward of many short sequences sums it.
 std::string describe_short_sum(const Mod& mod, const ReadGradient& gradient) {
     if (const std::string_view why = why_not_batches(mod); !why.empty())
         return formatted("as in others: {}", why);
@@ -158,7 +158,7 @@ bool is_constant(const Mod& mod, NodeId id, bool value) {
     return node.op == Op::const_bool && (node.integer != 0) == value;
 }
 
-// How the kernels come to know which tiles to visit.
+// Describes how kernels find the tiles to visit.
 std::string tiles_of(const Mod& mod) {
     using analysis::MaskTier;
     switch (mod.mask_tier) {
@@ -270,7 +270,7 @@ std::string describe_visible(const Mod& mod) {
                                   : "in the band the mask decides\n");
 }
 
-// What the CPU asks of each tile beside.
+// Describes what the CPU evaluates for each tile in addition.
 std::string describe_looks(const Mod& mod) {
     if (mod.out_of_range != ir::kNoNode) return "";
     std::string text;

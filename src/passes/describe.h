@@ -1,4 +1,4 @@
-// What the passes found, as stable text for people: the stages of `flexc explain`.
+// Results of the passes as stable text for people: the stages of `flexc explain`.
 #pragma once
 
 #include <string>
@@ -12,12 +12,13 @@ std::string describe_ir(const Mod& mod);         // the simplified program
 std::string describe_gradient(const Mod& mod);   // derivatives of score_mod
 std::string describe_dependence(const Mod& mod); // each read: what it uses, where, whether checked
 std::string describe_mask(const Mod& mod);       // which elements can be visible
-// The class of a read, and why it is of none above.
+// The class of a read, and why it is in no better one.
 std::string describe_class(const Mod& mod, const CapturedRead& read);
-// Where a gradient ends in memory element by element, and what to write instead.
+// Hints about gradients that are added to global memory element by element, and what to write
+// instead.
 dsl::Diagnostics read_hints(const Mod& mod);
 
-// A value in the language's own notation, cut short where it is long: "slopes[h] * (kv_idx - 1)".
+// A value in the language's own notation, shortened if long: "slopes[h] * (kv_idx - 1)".
 std::string formula(const ir::Program& program, ir::NodeId id);
 
 } // namespace flexc::passes

@@ -1,4 +1,4 @@
-// Classes of captured reads, for people.
+// Describes the classes of captured reads.
 #include <algorithm>
 
 #include "passes/captured_read.h"

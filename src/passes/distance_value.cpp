@@ -13,7 +13,7 @@ using ir::Op;
 
 namespace {
 
-// What it costs about to have a number from memory instead.
+// Estimated cost, in instructions, of loading a number instead of computing it.
 constexpr int kLookup = 12;
 
 bool is_of_distance(const Mod& mod, NodeId id) {
@@ -31,7 +31,7 @@ std::vector<NodeId> distance_values(const Mod& mod) {
     std::vector<NodeId> values;
     ir::visit_from(mod.program.graph, roots, [&](NodeId id) {
         if (!is_of_distance(mod, id)) return true;
-        // Nothing inside costs more than the whole.
+        // No part of it can cost more than the whole.
         if (costs_more(mod, id, kLookup)) values.push_back(id);
         return false;
     });

@@ -87,7 +87,7 @@ class Writer {
   public:
     explicit Writer(const ir::Program& program) : program_(program) {}
 
-    // With `nested`, in parentheses where an operator inside another would need them.
+    // nested: adds parentheses if an operator inside another one needs them.
     std::string write(NodeId id, int depth, bool nested) const {
         const ir::Node& node = program_.graph[id];
         switch (node.op) {

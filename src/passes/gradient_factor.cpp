@@ -21,10 +21,10 @@ namespace {
 
 constexpr int kMaxRatioDepth = 8;            // of products, and of choices and sums above them
 constexpr std::size_t kMaxRatioFactors = 24; // of a derivative
-// What it costs about to add an element's product to a sum for a head.
+// Estimated cost, in instructions, of adding an element's product to a sum for a head.
 constexpr int kSum = 6;
 
-// constant * above / below.
+// A product: constant * above / below.
 struct RealProduct {
     double constant = 1;
     std::vector<NodeId> above, below;
@@ -37,7 +37,8 @@ class Ratio {
         divides_ = flatten(by, false, kMaxRatioDepth, by_) && by_.constant != 0;
     }
 
-    // The node over what was given, each choice and sum of it by its parts.
+    // Returns the node divided by the constructor's `by`; choices and sums are divided part by
+    // part.
     std::optional<NodeId> of(NodeId id, int depth = kMaxRatioDepth) {
         if (!divides_) return {};
         if (by_.is_one()) return id;
@@ -109,8 +110,8 @@ bool is_of_head(const Mod& mod, NodeId id) {
     return mod.place[id] == Place::launch || mod.place[id] == Place::head;
 }
 
-// Their factors become quotients. A derivative near 0 becomes a number that is 0 beside any other
-// gradient of the score, and by which sums can be divided.
+// Makes partial / d_score the factor of these gradients. A derivative near 0 is replaced by a
+// number that has no effect on other gradients of the score but can be divided by.
 void divide_by_derivative(Mod& mod, const std::vector<ReadGradient*>& divided) {
     constexpr double kLeast = 0x1p-100;
     Builder build(mod.program.graph);
@@ -136,7 +137,8 @@ NodeId gradient_factor(Mod& mod, const ReadGradient& gradient) {
 
 void find_sum_factors(Mod& mod, bool divides) {
     if (mod.gradients.empty() || !mod.program.is_dense()) return;
-    // Of the warps that sum over diagonals there are none where they have other sums, or copy.
+    // Warps that sum over diagonals are not available if they have other sums to compute or copy
+    // biases.
     const auto is_of_elements = [&](const ReadGradient& gradient) {
         return mod.place[gradient.read] == Place::element && !mod.of_distance[gradient.read];
     };

@@ -7,16 +7,16 @@
 
 namespace flexc::passes {
 
-// What times d loss / d score, summed over elements, is the gradient of what was read; it does not
-// use the score. kNoNode where no such factor is found. Adds nodes to the mod's graph; facts of
-// these are found by find_facts().
+// Returns the factor by which d loss / d score, summed over elements, is the gradient of what was
+// read. It does not use the score. kNoNode if there is no such factor. Adds nodes to the mod's
+// graph; find_facts() must follow.
 ir::NodeId gradient_factor(Mod& mod, const ReadGradient& gradient);
 
-// Fills ReadGradient::sum_factor: of reads by distance, of tables, and of reads of whole heads
-// where each element would compute something dear for them. From the mod's facts, which it finds
-// again where it needs new nodes. divides: whether what has d score_mod / d score as no factor may
-// be divided by it, where that is one number for a head; it is kept away from 0 then, so that
-// kernels that keep dS in less than the range of floats must not.
+// Fills ReadGradient::sum_factor for reads by distance, for tables, and for reads of whole heads
+// whose product would cost each element much. Uses the mod's facts, and finds them again if it adds
+// nodes. divides: if d score_mod / d score is not a factor but one number for a head, it may be
+// divided by; it is then kept away from 0, so kernels whose dS has less range than f32 must not ask
+// for this.
 void find_sum_factors(Mod& mod, bool divides);
 
 } // namespace flexc::passes

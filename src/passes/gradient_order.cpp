@@ -10,7 +10,7 @@ using ir::Op;
 
 namespace {
 
-// Whether one index of the read changes with this position alone, and by as much for each.
+// Whether one index of the read depends on this position alone, with a constant stride.
 bool tells_apart(const Mod& mod, NodeId read, std::int64_t AffineForm::* position) {
     return std::ranges::any_of(mod.program.graph[read].operands, [&](NodeId index) {
         const AffineForm& form = mod.affine[index];
@@ -33,7 +33,7 @@ const ShiftedRead* shifted_read(const Mod& mod, const ReadGradient& gradient) {
     return found == mod.shifted_reads.end() ? nullptr : &*found;
 }
 
-// Null where several add to it, or several terms of one.
+// Null if several gradients, or several terms of one, add to the buffer's.
 const ReadGradient* only_gradient(const Mod& mod, std::uint32_t buffer) {
     if (has_sink_gradient(mod, buffer)) return nullptr;
     const ReadGradient* only = nullptr;
@@ -92,7 +92,7 @@ HeadsAtOnce heads_at_once(const Mod& mod) {
     HeadsAtOnce result = HeadsAtOnce::all;
     for (const ReadGradient& gradient : mod.gradients) {
         if (!is_dense_gradient(mod, buffer_of(mod, gradient))) continue;
-        // Query heads that share keys belong to one block, which adds them in their order.
+        // Query heads that share keys belong to one block, which adds them in a fixed order.
         const bool by_head =
             has_index(mod, gradient.read, Op::h) || has_index(mod, gradient.read, Op::h_kv);
         const bool by_batch = has_index(mod, gradient.read, Op::b);

@@ -1,4 +1,5 @@
-// What keeps gradients of buffers the same on every run, where blocks of keys end in any order.
+// Decides how gradients of buffers are kept bitwise reproducible, as blocks of keys end in any
+// order.
 #pragma once
 
 #include <cstdint>
@@ -8,24 +9,24 @@
 
 namespace flexc::passes {
 
-// Whether elements of one head never meet at an address of this buffer's gradient: one read alone
-// adds to it, and its indices tell both positions apart. Blocks of different heads do meet there.
+// Whether no two elements of a head add to the same address of this buffer's gradient: a single
+// read adds to it, and its indices identify both positions. Elements of different heads may.
 bool is_dense_gradient(const Mod& mod, std::uint32_t buffer);
 
-// Whether elements meet at an address of a shifted gradient, of whatever heads, only where a clamp
-// ends: its read is the only one of its buffer, and has b, h and which line it is for indices.
+// Whether elements of any heads add to the same address of a shifted gradient only beyond a clamp:
+// its read is the only one of its buffer, and its other indices are b, h and the line.
 bool are_apart(const Mod& mod, const ReadGradient& gradient);
 
-// Whether its lines are also those of all heads and queries, or keys, and no clamp ends them: each
-// other index is b, h or q_idx, or kv_idx, itself.
+// Whether there is one line for each head and each query (or key), and no clamp: each other index
+// is b, h, and q_idx (or kv_idx) itself.
 bool has_whole_lines(const Mod& mod, const ReadGradient& gradient);
 
-// Buffers with a gradient that is no dense one: their terms are summed exactly, in any order.
+// Buffers whose gradient is not dense. Its terms are summed exactly, in any order.
 std::vector<std::uint32_t> exact_gradients(const Mod& mod);
 
 bool has_dense_gradient(const Mod& mod);
 
-// Heads of keys that may add to dense gradients at the same time: no two of them meet.
+// Which KV heads may add to dense gradients at the same time without meeting at an address.
 enum class HeadsAtOnce : std::uint8_t { all, of_batch, one };
 HeadsAtOnce heads_at_once(const Mod& mod);
 

@@ -24,7 +24,7 @@ bool is_dense_bias_gradient(const Mod& mod, const ReadGradient& gradient) {
     return mod.place[gradient.read] == Place::element && is_dense_bias(mod, gradient.read);
 }
 
-// Real reads of single elements that use a 2-D key index in one way.
+// Real reads for each element that use the 2-D key index in one way.
 std::vector<NodeId> index_2d_reads(const Mod& mod, int key_width, KeyUse use) {
     std::vector<NodeId> reads;
     for (const NodeId id : mod.order) {
@@ -37,7 +37,7 @@ std::vector<NodeId> index_2d_reads(const Mod& mod, int key_width, KeyUse use) {
     return reads;
 }
 
-// Without regard to dense biases. key_width: of the tile's keys as a 2-D index; 0 without.
+// Ignores dense biases. key_width: of the tile's keys as a 2-D index; 0 for none.
 GradientSum sum_of(const Mod& mod, const ReadGradient& gradient, int key_width) {
     if (gradient.is_of_row) return GradientSum::row;
     const bool is_by_distance =
@@ -54,7 +54,7 @@ GradientSum sum_of(const Mod& mod, const ReadGradient& gradient, int key_width) 
         mod.dependence[gradient.read].has(Dependence::score))
         return GradientSum::element;
     if (is_of_distance(mod, gradient.read)) return GradientSum::distance;
-    // Tables meet few entries, however many rows of keys share one.
+    // As a table, such a read meets few entries, even if many rows of keys share one.
     if (key_width == 0 || mod.tables_take_all) return GradientSum::element;
     const KeyUse use = mod.key_uses[gradient.read].with(key_width);
     if (use == KeyUse::quotient) return GradientSum::quotient;
@@ -66,7 +66,7 @@ bool are_equal(const Mod& mod, NodeId a, NodeId b) {
     return a == b || (x.op == Op::const_real && y.op == Op::const_real && x.real == y.real);
 }
 
-// Whether all batch entries of a head add to the same places.
+// Whether all batch entries of a head add to the same addresses.
 bool is_of_batch(const Mod& mod, const ReadGradient& gradient) {
     const Dependence used = mod.dependence[gradient.read];
     return mod.counters[gradient.read] == ir::kNoNode && !used.has(Dependence::b) &&
@@ -98,14 +98,14 @@ GradientSum gradient_sum(const Mod& mod, const ReadGradient& gradient, TileSums 
     if (sum == GradientSum::element && tile.sums_tables && gradient.is_of_table)
         return GradientSum::table;
     if (sum != GradientSum::element || !is_dense_bias_gradient(mod, gradient)) return sum;
-    // The warps that add tiles of a dense bias are those that sum tiles of dS elsewhere.
+    // Tiles of a dense bias are added by the warps that would otherwise sum tiles of dS.
     const bool takes_dense_biases =
         mod.program.is_dense() && tile.adds_bias_gradients && tile.key_width == 0 &&
         !mod.deterministic && std::ranges::none_of(mod.gradients, [&](const ReadGradient& other) {
             return sum_of(mod, other, 0) == GradientSum::distance;
         });
     if (!takes_dense_biases) return sum;
-    // One tile serves all dense biases with the same derivative.
+    // One tile of dS serves all dense biases with the same derivative.
     for (const ReadGradient& first : mod.gradients)
         if (is_dense_bias_gradient(mod, first))
             return gradient.partial == first.partial ? GradientSum::dense_bias : sum;
@@ -265,7 +265,7 @@ std::string_view description(const ReadGradient& gradient, GradientSum sum) {
 
 Index2dReads index_2d_reads(const Mod& mod) {
     Index2dReads reads;
-    // The warps that sum by the 2-D key index are those that sum by distance elsewhere.
+    // Sums by the 2-D key index are computed by the warps that would otherwise sum by distance.
     if (!mod.program.is_dense() || sums_by(mod, GradientSum::distance) || mod.deterministic)
         return reads;
     reads.width = key_width_of_gradients(mod);

@@ -15,13 +15,13 @@ using ir::NodeId;
 
 namespace {
 
-// A distance has 2 to the power of the places sums.
+// A distance has 2^places sums.
 constexpr std::size_t kMostPlaces = 2;
-// Eight queries and eight keys are summed at once where digits begin at multiples of eight, else up
-// to four, of which one begins a digit. Widths and offsets beyond kMost are lengths.
+// Eight queries and eight keys are summed at once if digits begin at multiples of eight; otherwise
+// up to four, one of which begins a digit. Widths and offsets beyond kMost are lengths.
 constexpr std::int64_t kStep = 8, kMost = std::int64_t{1} << 24;
-// Windows of fewer tokens than this have so few elements that sums for each distance of a head are
-// no fewer than elements, and their tables are summed whole.
+// With fewer tokens than this, there are no fewer sums by distance than elements, so tables are
+// summed whole.
 constexpr std::int64_t kFewTokens = 256;
 
 bool has_room(std::int64_t x) { return -kMost <= x && x <= kMost; }
@@ -30,7 +30,7 @@ bool is_aligned(const DigitPlace& place) {
     return is_multiple(place.width, kStep) && is_multiple(place.q_offset, kStep) &&
            is_multiple(place.kv_offset, kStep);
 }
-// Whether no digit begins between where those of the lowest place do.
+// Whether every digit begins where one of the lowest place does.
 bool begin_together(const std::vector<DigitPlace>& places) {
     const DigitPlace& lowest = *std::ranges::min_element(places, {}, &DigitPlace::width);
     return lowest.width >= kStep && std::ranges::all_of(places, [&](const DigitPlace& place) {
@@ -51,7 +51,8 @@ bool add_place(std::vector<DigitPlace>& places, const Grid& grid, const analysis
     return places.size() <= kMostPlaces;
 }
 
-// The condition, of which `value` is asked, as conditions on q alone and on kv alone.
+// Splits a condition that must equal `value` into conditions on q alone and on kv alone; false if
+// that is not possible.
 bool add_condition(const Mod& mod, NodeId id, bool value, analysis::Assumptions& conditions) {
     constexpr std::size_t kMostConditions = 8;
     const ir::Node& node = mod.program.graph[id];
@@ -67,7 +68,8 @@ bool add_condition(const Mod& mod, NodeId id, bool value, analysis::Assumptions&
     return conditions.size() <= kMostConditions;
 }
 
-// Where the gradient is a choice between 0 and a number, which one it is.
+// If the gradient is a choice between 0 and a number, returns the conditions for the number; no
+// conditions if it is a multiple of the score's gradient.
 std::optional<analysis::Assumptions> conditions_of(const Mod& mod, const ReadGradient& gradient) {
     analysis::Assumptions conditions;
     if (is_gradient_of_score(mod, gradient) || gradient.sum_factor != ir::kNoNode)
@@ -76,7 +78,7 @@ std::optional<analysis::Assumptions> conditions_of(const Mod& mod, const ReadGra
     const auto is_constant = [&](NodeId id, double value) {
         return graph[id].op == ir::Op::const_real && graph[id].real == value;
     };
-    // The choice is the factor of sums of d loss / d score itself.
+    // The choice must multiply d loss / d score itself.
     if (!is_constant(mod.d_score, 1)) return {};
     NodeId chosen = gradient.partial;
     while (graph[chosen].op == ir::Op::fselect) {
@@ -91,14 +93,15 @@ std::optional<analysis::Assumptions> conditions_of(const Mod& mod, const ReadGra
     return conditions;
 }
 
-// The grid of a read that is of one for all elements.
+// The grid of a read that has the same one for all elements; else null.
 const Grid* grid_of(const Mod& mod, const ReadGradient& gradient) {
     const CapturedRead* read = captured_read(mod, gradient.read);
     if (read->read_class != ReadClass::grid_distance || !read->is_whole()) return {};
     return &read->pieces[0].grid;
 }
 
-// How many tokens there are at least if the read meets all of its slice, where its text says so.
+// Least number of tokens if the read meets all of its slice and the program's text gives its
+// extent.
 std::optional<std::int64_t> tokens_of(const Mod& mod, NodeId read) {
     const ReadPiece& piece = captured_read(mod, read)->pieces[0];
     const Grid::Axis &first = piece.grid.axes.front(), &last = piece.grid.axes.back();
@@ -139,7 +142,8 @@ void find_grid_gradients(Mod& mod) {
                 return;
     }
     if (places.empty() || has_few_tokens(mod)) return;
-    // What is not summed over all of a diagonal cannot be shared with what is read by distance.
+    // With conditions, sums are not over whole diagonals and cannot be shared with reads by
+    // distance.
     if (!conditions->empty() && sums_distances) return;
     if (!std::ranges::all_of(places, is_aligned) && !begin_together(places)) return;
     if (!conditions->empty() && !begin_together(places)) return;

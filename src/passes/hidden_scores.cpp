@@ -46,7 +46,7 @@ class Finder {
   private:
     struct Known {
         NodeId of_any = kNoNode, of_moderate = kNoNode;
-        // For moderate scores, and other operands of which `assumed` is true.
+        // The value's range for moderate scores, if `assumed` is true of the other operands.
         RealInterval range;
         NodeId assumed = kNoNode;
     };
@@ -89,13 +89,13 @@ class Finder {
         return known;
     }
 
-    // Whether -inf stays what it is when this is added to it, or taken from it.
+    // The condition under which adding or subtracting this keeps -inf.
     NodeId keeps(NodeId id, const Known& known, bool added) {
         if (uses_score(id)) return is_finite(known.range) ? known.assumed : build_.boolean(false);
         return added ? apply(Op::flt, id, build_.real(kInfinity))
                      : apply(Op::flt, build_.real(-kInfinity), id);
     }
-    // Operand `hiding` is -inf, and the other lets it be.
+    // Adds the case that operand `hiding` is -inf and the other one keeps it so.
     void add_sum(Known& sum, const ir::Node& node, std::size_t hiding, const Known& x,
                  const Known& y) {
         const NodeId other = node.operands[1 - hiding];
@@ -105,7 +105,7 @@ class Finder {
     }
 
     Known of_node(NodeId id) {
-        // A copy: making nodes moves the graph's storage.
+        // Copy the node, as building nodes reallocates the graph.
         const ir::Node node = build_[id];
         const NodeId no = build_.boolean(false);
         Known known{no, no, {}, no};
@@ -141,7 +141,7 @@ class Finder {
 
     ir::Program& program_;
     Builder build_;
-    // Of the nodes that were there at the start.
+    // Facts of the nodes that existed at the start.
     const std::vector<Dependence>& uses_;
     const std::vector<analysis::AffineForm>& forms_;
     std::vector<Known> known_;   // of those that use score

@@ -1,4 +1,5 @@
-// Where a score mod gives -inf whatever the score is: additive masks, and branches that are -inf.
+// Finds where a score mod gives -inf whatever the score is: additive masks, and branches that are
+// -inf.
 #pragma once
 
 #include <optional>
@@ -7,16 +8,16 @@
 
 namespace flexc::passes {
 
-// Absolute values up to this count as moderate: neither the product of two nor any sum overflows.
+// Values up to this magnitude count as moderate: neither a product of two nor any sum overflows.
 inline constexpr double kModerateScore = 0x1p60;
 
-// Bools without score. True: no other arithmetic on the element can give anything but -inf.
+// Bools that do not use the score. If true, the modified score of the element is -inf.
 struct HiddenScores {
     ir::NodeId of_any = ir::kNoNode;      // for every score, NaN and infinities included
     ir::NodeId of_moderate = ir::kNoNode; // for scores up to kModerateScore; wherever of_any is
 };
-// Adds the nodes to the program of `mod` and brings the facts about nodes up to date. Nothing where
-// no constant of the score mod and no array that it reads at positions themselves could hide.
+// Adds the nodes to the program of `mod` and updates the facts about nodes. Nothing if no constant
+// of the score mod, and no array that it reads by position, can hide an element.
 std::optional<HiddenScores> find_hidden_scores(Mod& mod);
 
 } // namespace flexc::passes

@@ -1,5 +1,6 @@
-// Where each value is computed: as far out of the loops as what it uses allows. What changes with
-// the counter of a sum is computed with the sum, wherever that is, and counts as an element's.
+// Decides where each value is computed: as far outside of the loops as its operands allow. Values
+// that change with the counter of a sum are computed with the sum and count as values of an
+// element.
 #pragma once
 
 #include <vector>

@@ -24,7 +24,7 @@ class KindFinder {
     }
 
   private:
-    // The same value where kv_idx is the kind; kNoNode where keys enter otherwise.
+    // The value with the kind substituted for the key; kNoNode if it uses keys in any other way.
     NodeId of_kind(NodeId id) {
         if (++work_ > kMaxWork || mod_.counters[id] != kNoNode) return kNoNode;
         const ir::Node node = build_[id]; // the graph may grow
@@ -38,7 +38,7 @@ class KindFinder {
         default: return kNoNode;
         }
     }
-    // With these operands changed; the others use no key.
+    // Substitutes the kind in these operands; kNoNode if another operand uses the key.
     NodeId of_kinds(const ir::Node& node, const std::vector<std::size_t>& changed) {
         std::vector<NodeId> operands = node.operands;
         for (std::size_t i = 0; i < operands.size(); ++i) {

@@ -1,6 +1,6 @@
-// Addends of scores that use keys through one integer of few values, the kind of a key: t[g[q_idx],
-// k[kv_idx]]. With one column for each kind, such an addend is a product of a row of addends and a
-// row of zeros with a one where the key's kind is.
+// Addends of scores that depend on the key through one integer of few values, the kind of a key:
+// t[g[q_idx], k[kv_idx]]. With one column for each kind, such an addend is the product of a row of
+// addends and a one-hot row of the key's kind.
 #pragma once
 
 #include "passes/mod.h"
@@ -14,11 +14,11 @@ struct KeyKinds {
     bool found() const { return count != 0; }
 };
 
-// More than any kernel multiplies by.
+// Upper bound on kinds; no kernel multiplies by as many.
 inline constexpr int kMostKeyKinds = 64;
 
-// Of a real addend all of whose terms are multiples of reads by one kind of the key. Adds nodes to
-// the mod's graph, of which facts are not known.
+// Finds the kind in a real addend whose terms are all multiples of reads by the same kind. Adds
+// nodes to the mod's graph, for which facts are not yet known.
 KeyKinds find_key_kinds(Mod& mod, ir::NodeId addend);
 
 } // namespace flexc::passes

@@ -7,7 +7,7 @@ namespace flexc::passes {
 
 // All of a program's derivatives together may add this many nodes.
 inline constexpr ir::NodeId kMaxDerivativeNodes = 32768;
-// After each pass, of what its results need.
+// Limit on the nodes that the results need after each pass.
 inline constexpr std::size_t kMaxNodes = 40960;
 
 } // namespace flexc::passes

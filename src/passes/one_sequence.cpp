@@ -16,8 +16,8 @@ namespace {
 using ir::NodeId;
 using ir::Op;
 
-// Where both rows of an element are one request's, a request may be asked of either. Values that
-// keys alone decide ask the key's, so that they are read once for each key; all others the query's.
+// Where the query and the key belong to one request, either can name it. Values that depend on keys
+// alone use the key's request, so that they are read once for each key; all others use the query's.
 class RequestRewriter {
   public:
     RequestRewriter(ir::Program& program, OneSequence lengths)
@@ -29,7 +29,8 @@ class RequestRewriter {
         facts_ = add_buffer(kRequestBuffers.facts, {{.size = count_}, {.constant = kRequestFacts}});
     }
 
-    // Of the buffers that the program had before. A size that no dim has is bound by none.
+    // Renames the dims of the buffers that the program had at first, as sizes that no dim has are
+    // not bound.
     void rename_dims(std::size_t buffers) {
         const auto rename = [&](std::uint32_t from, const char* name) {
             std::uint32_t to = ~0u;
@@ -74,7 +75,7 @@ class RequestRewriter {
     }
 
   private:
-    // What a value depends on.
+    // Which rows a value depends on.
     enum Rows : std::uint8_t { kNone = 0, kQueries = 1, kKeys = 2 };
 
     std::uint32_t add_size(const char* name) {
@@ -120,7 +121,8 @@ class RequestRewriter {
         case Op::b: return request;
         case Op::q_row: return graph.ambient(Op::q_idx, node.span);
         case Op::kv_row: return graph.ambient(Op::kv_idx, node.span);
-        // One fact for both, so that distances are those of rows.
+        // With equal lengths, q_idx and kv_idx use the same fact, so that q_idx - kv_idx is the
+        // distance of rows.
         case Op::q_idx:
             return from(Op::q_idx,
                         lengths_ == OneSequence::of_same_lengths ? kFirstKey : kFirstQuery);

@@ -1,5 +1,5 @@
-// A program of ragged requests as one of a dense sequence that has the rows of all of them one
-// after another: what needs positions of the whole, as ranks do, needs no other program.
+// Rewrites a program of ragged requests for one dense sequence that holds the rows of all requests
+// one after another: code that needs positions in the whole, such as ranks, needs no second form.
 #pragma once
 
 #include <array>
@@ -11,7 +11,8 @@
 
 namespace flexc::passes {
 
-// Buffers that it reads beside its own, all i32. Names with a dot are no names of the language.
+// Buffers that the rewritten program reads in addition, all i32. Names with a dot cannot occur in
+// the language.
 struct RequestBuffers {
     const char *of_query, *of_key; // [Q_LEN], [KV_LEN]: the request of a row; of none, kNoQuery or
                                    // kNoKey
@@ -20,14 +21,14 @@ struct RequestBuffers {
 inline constexpr RequestBuffers kRequestBuffers = {"requests.of_query", "requests.of_key",
                                                    "requests.facts"};
 inline constexpr int kNoQuery = -1, kNoKey = -2;
-// What stands in a request's row of facts. The first two are rows of the sequence where q_idx and
-// kv_idx are 0.
+// The columns of `facts`. The first two are the rows of the sequence at which q_idx and kv_idx are
+// 0.
 enum RequestFact : int { kFirstQuery, kFirstKey, kQueryCount, kKeyCount, kRequestFacts };
-// Of dims that are the longest request's, and the number of requests.
+// Names of the sizes for the number of requests and for dims of the longest request's lengths.
 inline constexpr const char *kRequestCount = "requests", *kLongestQueries = "requests.Q_LEN",
                             *kLongestKeys = "requests.KV_LEN";
 
-// By options.one_sequence.
+// Rewrites the program for options.one_sequence.
 Result<void> make_one_sequence(ir::Program& program, OneSequence lengths);
 
 } // namespace flexc::passes

@@ -22,7 +22,7 @@ std::uint32_t add_size(ir::Program& program, std::string name) {
     return static_cast<std::uint32_t>(program.sizes.size() - 1);
 }
 
-// Where an index is moved by a param.
+// An index that is shifted by a param.
 struct Shift {
     std::uint32_t buffer = 0;
     std::size_t dim = 0;

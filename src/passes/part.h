@@ -1,5 +1,5 @@
-// A program for a part of a problem: some heads, some rows of a buffer, keys without the sink. What
-// it says of the part is what the whole program says of it.
+// Rewrites a program for a part of a problem: some heads, some rows of a buffer, or keys without
+// the sink. It computes for that part what the whole program would.
 #pragma once
 
 #include "flexc/options.h"
@@ -8,8 +8,8 @@
 
 namespace flexc::passes {
 
-// Of options.part_of_heads: what the program gets for "H", and for "H_KV", which the runtime binds.
-// Names with a dot are no names of the language.
+// For options.part_of_heads: what the program gets for "H" and for "H_KV"; the runtime binds them.
+// Names with a dot cannot occur in the language.
 struct HeadNames {
     const char *first, *whole; // params: where h begins, and what H reads
     const char* extent;        // the size of dims of buffers
@@ -17,7 +17,7 @@ struct HeadNames {
 inline constexpr HeadNames kHeadNames = {"H.first", "H.whole", "H.extent"};
 inline constexpr HeadNames kKvHeadNames = {"H_KV.first", "H_KV.whole", "H_KV.extent"};
 
-// By options.one_sequence, sink_use, sharded and part_of_heads.
+// Rewrites the program for options.one_sequence, sink_use, sharded and part_of_heads.
 Result<void> make_part(ir::Program& program, const CompileOptions& options);
 
 } // namespace flexc::passes

@@ -35,7 +35,7 @@ struct State {
     const PipelineOptions& options;
 };
 
-// A limit that the program's score or mask is beyond.
+// The error for a program whose score or mask exceeds a limit.
 Error beyond_limit(const State& state, NodeId root, std::string message, std::string hint) {
     if (state.options.source == nullptr)
         return Error{ErrorCode::limit, formatted("{}: {}", message, hint)};
@@ -162,7 +162,7 @@ Result<void> verify_all(State& state) {
     mod.program.sink = mod.sink;
     std::string message = ir::verify(mod.program);
     if (message.empty()) message = ir::verify(mod.program, root_nodes(mod));
-    // Back ends ask by node.
+    // Back ends look up every node.
     if (message.empty() && mod.place.size() != mod.program.graph.size())
         message = formatted("facts are known of {} nodes of {}", mod.place.size(),
                             mod.program.graph.size());

@@ -15,7 +15,8 @@ struct PipelineOptions {
     bool backward = true;
     bool report_out_of_range = false;
     bool deterministic = false;
-    // Whether ranges of tiles serve prefixes and padding; else these have maps.
+    // Whether kernels compute ranges of tiles for prefixes and padding; otherwise these have block
+    // masks.
     bool clamps_bands = false;
     bool divides_by_derivative = false;  // see passes/gradient_factor.h
     bool rows_are_whole = true;          // see passes/row_gradient.h

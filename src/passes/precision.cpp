@@ -10,7 +10,7 @@ using ir::Op;
 
 namespace {
 
-// Operators that turn a rounding error into another number.
+// Operators whose result may jump because of a rounding error.
 bool is_step(Op op) {
     switch (op) {
     case Op::ffloordiv:
@@ -29,7 +29,7 @@ bool is_step(Op op) {
     }
 }
 
-// Whether an absolute error of an operand stays one of about its size.
+// Whether an operand's absolute error becomes an absolute error of about the same size.
 bool keeps_error(Op op, std::size_t operand) {
     switch (op) {
     case Op::fadd:
@@ -53,8 +53,8 @@ bool keeps_error(Op op, std::size_t operand) {
     }
 }
 
-// What constants multiply an operand's error by. Factors that are captured or scores give values
-// that the error is relative to.
+// The factor by which constants magnify an operand's error. For captured factors and scores it is
+// 1, as the error then counts relative to the value.
 double gain_of(const ir::Graph& graph, const ir::Node& user, std::size_t operand) {
     const auto size_of = [&](std::size_t other) {
         const ir::Node& factor = graph[user.operands[other]];
@@ -68,7 +68,7 @@ double gain_of(const ir::Graph& graph, const ir::Node& user, std::size_t operand
     }
 }
 
-// Of a sigmoid's absolute error, up to which a rough one does.
+// Gain of an absolute error up to which a rough sigmoid is precise enough.
 constexpr double kMostGain = 64;
 
 } // namespace
@@ -77,7 +77,7 @@ std::vector<Precision> precisions(const Mod& mod, Precision most) {
     const ir::Graph& graph = mod.program.graph;
     std::vector<Precision> found(graph.size(), most);
     std::vector<double> gain(graph.size(), 1);
-    // Users come before their operands.
+    // Visit users before their operands.
     for (NodeId id = graph.size(); id-- > 0;) {
         const ir::Node& node = graph[id];
         if (mod.place[id] != Place::element || (node.op == Op::sigmoid && gain[id] > kMostGain))

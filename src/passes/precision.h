@@ -1,4 +1,4 @@
-// How exactly GPU kernels compute a program's values.
+// How precisely GPU kernels compute a program's values.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,10 @@ enum class Precision : std::uint8_t {
     rough, // tanh and what is made of it: off by 2^-11, as the bf16 weights that follow from it
 };
 
-// Of every node, at most `most`, and no rougher than its users bear: steps (floor, comparison, int)
-// turn a rounding into another number; logarithms, divisors and powers turn a small absolute error
-// into a large one. What is not computed for each element is not rough.
+// Returns the precision of every node: at most `most`, and no rougher than its users tolerate.
+// Steps (floor, comparison, int) may jump because of a rounding error; logarithms, divisors and
+// powers magnify small absolute errors. Values that are not computed for each element are never
+// rough.
 std::vector<Precision> precisions(const Mod& mod, Precision most);
 
 } // namespace flexc::passes

@@ -1,4 +1,4 @@
-// The values that a Mod is about, so that each pass sees and renames all of them.
+// The root values of a Mod, so that each pass visits and renames all of them.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +16,11 @@ std::vector<ir::NodeId> root_nodes(const Mod& mod);
 // "score", "mask", "d score", "d slopes[1]", ...
 std::vector<ir::NamedRoot> named_roots(const Mod& mod);
 
-// Rebuilds the graph with integer constants for the nodes that `constant` gives one for.
+// Rebuilds the graph, replacing those nodes for which `constant` returns an integer.
 void substitute(Mod& mod,
                 const std::function<std::optional<std::int64_t>(const ir::Node&)>& constant);
 
-// Reads that became equal share one gradient; a derivative that became 0 is dropped.
+// Merges the gradients of reads that have become equal, and drops derivatives that have become 0.
 void merge_gradients(Mod& mod);
 
 } // namespace flexc::passes

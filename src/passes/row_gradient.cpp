@@ -15,7 +15,7 @@ bool is_of_row(Dependence uses) {
     return !uses.has(Dependence::kv) && !uses.has(Dependence::score);
 }
 
-// Of each node, whether it is factor * score + addend, both the same for a whole row.
+// Returns for each node whether it is factor * score + addend, both the same for a whole row.
 std::vector<bool> lines_of_row(const ir::Graph& graph, const std::vector<Dependence>& uses) {
     std::vector<bool> lines(graph.size());
     for (NodeId id = 0; id < graph.size(); ++id) {

@@ -32,7 +32,7 @@ bool is_proven(const Mod& mod, NodeId read, std::size_t index) {
     return index < proven.size() && proven[index];
 }
 
-// An index as sign * inside + rest, where the clamp that is taken off is a min and a max at most.
+// An index without its clamp: at most one min and one max.
 struct Unclamped {
     NodeId index = kNoNode, least = kNoNode, most = kNoNode;
 };
@@ -40,7 +40,7 @@ class Unclamper {
   public:
     explicit Unclamper(Mod& mod) : mod_(mod), build_(mod.program.graph) {}
 
-    // Nothing where clamps are taken twice.
+    // Nothing if there are two clamps of one kind.
     std::optional<Unclamped> unclamp(NodeId id) {
         const Op op = build_[id].op;
         const std::vector<NodeId> operands = build_[id].operands; // the graph may grow
@@ -91,7 +91,7 @@ class Unclamper {
         NodeId& other = op == Op::imin ? inside->least : inside->most;
         if (own != kNoNode) return {};
         own = bound;
-        // The outer one counts where the two have changed sides.
+        // If the bounds have crossed, the outer clamp wins.
         if (other != kNoNode) other = build_.apply(op, {other, bound});
         return inside;
     }
@@ -134,19 +134,19 @@ std::optional<ShiftedRead> shifted_read(Mod& mod, NodeId id) {
     shifted.least = unclamped->least;
     shifted.most = unclamped->most;
     const bool is_clamped = shifted.is_clamped();
-    // What a clamp gives is an element.
+    // A clamped index must be inside the buffer.
     if (is_clamped != along.is_clamped() || (is_clamped && !is_proven(mod, id, last))) return {};
     return shifted;
 }
 
-// A sum of multiples of reads.
+// Recognizes a sum of constant multiples of reads.
 class ShiftedSum {
   public:
     ShiftedSum(const ir::Graph& graph, const std::vector<ShiftedRead>& reads)
         : graph_(graph), reads_(reads), factors_(reads.size()) {}
 
     const std::vector<double>& factors() const { return factors_; }
-    // Whether a node is one; adds it, `factor` times.
+    // Adds `factor` times the node; false if it is no such sum.
     bool add(NodeId id, double factor) {
         constexpr int kMostTerms = 64; // shared expressions are walked once for each use
         if (++terms_ > kMostTerms) return false;
@@ -192,7 +192,7 @@ std::vector<ShiftedRead> stage_shifts(Mod& mod, const std::vector<NodeId>& roots
         return captured != nullptr && captured->read_class == ReadClass::shifted;
     };
     if (std::ranges::none_of(nodes, is_shifted)) return {};
-    // Reads that turn out not to be shifted leave nodes, too.
+    // A copy, because attempts add nodes even for reads that turn out not to be shifted.
     Mod staged = mod;
     std::vector<ShiftedRead> result;
     for (const NodeId id : nodes)

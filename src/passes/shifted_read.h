@@ -1,5 +1,5 @@
-// Reads whose addresses are affine in q and kv, for kernels that copy a tile of them line by line:
-// along a line, which is a query's or a key's, elements are side by side in the last dim.
+// Reads whose addresses are affine in q and kv, for kernels that copy a tile of them line by line.
+// A line belongs to a query or to a key; its elements are contiguous in the last dim.
 #pragma once
 
 #include <cstdint>
@@ -9,23 +9,23 @@
 
 namespace flexc::passes {
 
-// More take shared memory that tiles need.
+// More would take shared memory that tiles of keys need.
 inline constexpr std::size_t kMostShiftedReads = 4;
 
-// What the values of these roots read for each element, where something of it is shifted: that,
-// and dense biases beside it. Of more than `most`, those that gain most by a tile: shifted ones and
-// narrow elements first. Adds nodes to the mod's graph and finds its facts again.
+// Returns what these roots read for each element, if any of it is shifted: the shifted reads and
+// the dense biases. If there are more than `most`, those that gain most: shifted ones and narrow
+// elements first. Adds nodes to the mod's graph and finds its facts again.
 std::vector<ShiftedRead> stage_shifts(Mod& mod, const std::vector<ir::NodeId>& roots,
                                       std::size_t most = kMostShiftedReads);
 
-// Whether there are tiles in which each line of all reads has one element: the end of a clamp.
+// Whether some tiles lie beyond a clamp, so that each line of all reads is a single element.
 bool have_ends(const std::vector<ShiftedRead>& reads);
 
-// Where an addend is a sum of constant multiples of these reads, the multiples; empty for others.
+// If the addend is a sum of constant multiples of these reads, returns the multiples; else empty.
 std::vector<double> factors_of_shifts(const ir::Graph& graph, const std::vector<ShiftedRead>& reads,
                                       ir::NodeId addend);
 
-// Fills ReadGradient::is_shifted, and Mod::shifted_reads where one is. From the mod's facts.
+// Fills ReadGradient::is_shifted, and Mod::shifted_reads if there is any, from the mod's facts.
 void find_shifted_gradients(Mod& mod);
 
 } // namespace flexc::passes

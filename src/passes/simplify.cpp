@@ -12,10 +12,10 @@ using ir::Op;
 
 namespace {
 
-// Rules see whole operands, so one round nearly always reaches the fixed point.
+// Rules see complete operands, so one round nearly always suffices.
 constexpr int kMaxRounds = 4;
 
-// Conjunction and disjunction are left as written: an operand guards the reads in those after it.
+// `and` and `or` are not reordered: an operand guards the reads in later ones.
 bool is_commutative(Op op) {
     switch (op) {
     case Op::fadd:
@@ -86,7 +86,7 @@ std::optional<NodeId> Builder::fold(Op op, std::span<const NodeId> operands, dsl
     return {};
 }
 
-// Zeros, and ones that derivatives leave, need no loop.
+// Sums of zeros, and of the ones that derivatives leave, need no loop.
 NodeId Builder::sum(NodeId counter, NodeId term, dsl::Span span) {
     const auto first = integer_constant(operand(counter, 0)),
                end = integer_constant(operand(counter, 1));

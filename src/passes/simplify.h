@@ -1,5 +1,5 @@
-// Algebra on the graph. A rule may change a real result by no more than f32 rounding and the sign
-// of a zero; NaN and infinities stay what they were, and so do derivatives at kinks. Integers wrap.
+// Algebraic simplification. A rule may change a real result by f32 rounding and the sign of a zero
+// only; NaN and infinities are preserved, and so are derivatives at kinks. Integers wrap.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace flexc::passes {
 
-// Makes nodes; each is in its simplest form as soon as it is made.
+// Makes nodes, each in its simplest form.
 class Builder {
   public:
     explicit Builder(ir::Graph& graph) : graph_(graph) {}
@@ -47,14 +47,14 @@ class Builder {
     ir::Graph& graph_;
 };
 
-// The rules, by the type they are about. Each gives the simpler node, or nothing.
+// The rules, by the type of the result. Each returns the simpler node, or nothing.
 using Operands = std::span<const ir::NodeId>;
 std::optional<ir::NodeId> simplify_real(Builder& build, ir::Op op, Operands operands);
 std::optional<ir::NodeId> simplify_integer(Builder& build, ir::Op op, Operands operands);
 std::optional<ir::NodeId> simplify_logic(Builder& build, ir::Op op, Operands operands);
 
-// Rebuilds what the roots need in a new graph, until nothing changes; the roots then name its
-// nodes. kNoNode stays. Roots may be fields of the program itself.
+// Rebuilds what the roots need in a new graph until nothing changes. The roots then name its nodes;
+// kNoNode stays as it is. Roots may be members of the program itself.
 void simplify(ir::Program& program, std::span<ir::NodeId* const> roots);
 
 } // namespace flexc::passes

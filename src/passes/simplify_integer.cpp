@@ -103,7 +103,7 @@ Simpler bitwise(Builder& build, Op op, NodeId x, NodeId y) {
     return op == Op::iand ? x : y;
 }
 
-// min(min(x, a), b) and the like, with constants.
+// Merges constants in min(min(x, a), b) and the like.
 Simpler extreme(Builder& build, Op op, NodeId x, NodeId y) {
     if (x == y) return x;
     const auto outer = build.integer_constant(y);

@@ -1,5 +1,5 @@
-// Comparison, logic and selection. A real comparison is false with NaN, so that only `==` and `!=`
-// are each other's negation.
+// Rules for comparison, logic and selection. A real comparison with NaN is false, so only `==` and
+// `!=` are negations of each other.
 #include "passes/simplify.h"
 
 namespace flexc::passes {
@@ -53,7 +53,7 @@ Simpler differ(Builder& build, NodeId x, NodeId y) {
     return {};
 }
 
-// bool_to_int(x) against a constant.
+// Compares bool_to_int(x) with a constant.
 Simpler compare_flag(Builder& build, Op op, NodeId x, NodeId y) {
     const bool flag_first = build.is(x, Op::bool_to_int);
     const NodeId flag = build.operand(flag_first ? x : y, 0);
@@ -90,7 +90,7 @@ Simpler select(Builder& build, Op op, NodeId condition, NodeId yes, NodeId no) {
     if (yes == no) return yes;
     if (build.is(condition, Op::bnot))
         return build.apply(op, {build.operand(condition, 0), no, yes});
-    // The same question asked again inside an arm.
+    // An arm that tests the same condition again.
     if (build.is(yes, op) && build.operand(yes, 0) == condition)
         return build.apply(op, {condition, build.operand(yes, 1), no});
     if (build.is(no, op) && build.operand(no, 0) == condition)

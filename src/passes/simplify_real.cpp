@@ -1,5 +1,5 @@
-// Real arithmetic. What is not here is left out on purpose: x * 0, x - x, x / x and 0 / x are NaN
-// for some x; sums and products are not regrouped, because that rounds differently.
+// Rules for real arithmetic. Some are left out on purpose: x * 0, x - x, x / x and 0 / x are NaN
+// for some x, and regrouping sums and products would round differently.
 #include <cmath>
 
 #include "passes/simplify.h"
@@ -13,11 +13,11 @@ namespace {
 
 using Simpler = std::optional<NodeId>;
 
-// 1 / value as an exact f32, if it is one: then x / value and x * (1 / value) round alike.
+// Returns 1 / value if it is exact in f32, so that x / value and x * (1 / value) round alike.
 std::optional<double> exact_reciprocal(double value) {
     int exponent = 0;
     const bool power_of_two = std::fabs(std::frexp(value, &exponent)) == 0.5;
-    // Both normal in f32.
+    // The value and its reciprocal must be normal in f32.
     if (!power_of_two || exponent < -124 || exponent > 126) return {};
     return 1 / value;
 }
@@ -57,7 +57,7 @@ Simpler divide(Builder& build, NodeId x, NodeId y) {
     return {};
 }
 
-// As PyTorch computes them: a square root for exponent 1/2, products for small whole ones.
+// Computes powers as PyTorch does: a square root for exponent 1/2, products for small integers.
 Simpler power(Builder& build, NodeId x, NodeId y) {
     if (build.is_real(x, 2)) return build.apply(Op::exp2, {y});
     const auto exponent = build.real_constant(y);
@@ -70,8 +70,8 @@ Simpler power(Builder& build, NodeId x, NodeId y) {
     const NodeId square = build.apply(Op::fmul, {x, x});
     if (*exponent == 2) return square;
     if (*exponent == 3) return build.apply(Op::fmul, {square, x});
-    // The square of what 1 / x gives: x * x, and more so its square in the derivative, is out of
-    // range where these are not.
+    // (1 / x)^2 rather than 1 / (x * x): x * x, and even more its square in the derivative, may
+    // overflow or underflow.
     if (*exponent == -2) {
         const NodeId reciprocal = build.apply(Op::fdiv, {build.real(1), x});
         return build.apply(Op::fmul, {reciprocal, reciprocal});

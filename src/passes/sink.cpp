@@ -13,7 +13,7 @@ Mod sink_mod(const Mod& mod) {
     sink.score = mod.sink;
     sink.mask = graph.boolean(true);
     sink.d_score = mod.d_score == ir::kNoNode ? ir::kNoNode : graph.real(0);
-    // Swapped: what has a gradient has arguments for it in either program.
+    // Swapped, not moved: argument slots are made for the gradients of both, in either program.
     std::swap(sink.gradients, sink.sink_gradients);
     sink.band = {};
     sink.mask_tier = analysis::MaskTier::constant;

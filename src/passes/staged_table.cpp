@@ -43,7 +43,7 @@ StagedTable staged(Mod& mod, NodeId id) {
     return table;
 }
 
-// Of what is asked of a query and a key apart, each has to be right by itself.
+// Parts that are checked for queries and keys separately must each fit into 32 bits.
 bool has_exact_parts(const Mod& mod, const StagedTable& table) {
     return std::ranges::all_of(table.split.indices, [&](const AddressSplit::Index& index) {
         return fits_32_bits(mod, index.parts.query) && fits_32_bits(mod, index.parts.key) &&

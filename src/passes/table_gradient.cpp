@@ -17,13 +17,14 @@ using ir::NodeId;
 
 namespace {
 
-// Computed in 32 bits, or a value that has room there.
+// Whether the index is computed in 32 bits, or its value fits into 32 bits.
 bool is_narrow(const Mod& mod, NodeId index) {
     const analysis::Interval range = mod.ranges.of_node[index];
     return mod.ranges.narrow[index] || (range.low >= INT32_MIN && range.high <= INT32_MAX);
 }
 
-// The one number beside 0 that a constant, or multiples of choices between constants, may be.
+// Returns the only number other than 0 that this may be, if it is a constant or a multiple of
+// choices between constants.
 std::optional<double> value_of_choices(const ir::Graph& graph, NodeId id) {
     constexpr std::size_t kMost = 64; // nodes looked at
     std::optional<double> value;
@@ -53,7 +54,8 @@ std::optional<double> value_of_choices(const ir::Graph& graph, NodeId id) {
     return value;
 }
 
-// d score_mod / d read over d score_mod / d score, where that is one number, or 0.
+// Returns (d score_mod / d read) / (d score_mod / d score) if it is a single number, or that number
+// or 0.
 std::optional<double> factor_of(const Mod& mod, const ReadGradient& gradient) {
     if (is_gradient_of_score(mod, gradient)) return 1;
     const ir::Node& d_score = mod.program.graph[mod.d_score];
@@ -66,7 +68,7 @@ std::optional<double> factor_of(const Mod& mod, const ReadGradient& gradient) {
 }
 
 bool is_separable(const Mod& mod, const analysis::IndexForms& forms, NodeId read) {
-    // Parts of an index that has no room in 32 bits cannot be added up there.
+    // Parts of an index that does not fit into 32 bits cannot be added in 32 bits.
     return std::ranges::all_of(mod.program.graph[read].operands, [&](NodeId index) {
         return is_narrow(mod, index) &&
                std::ranges::all_of(forms.form(index), [](const analysis::IndexTerm& term) {
@@ -87,7 +89,8 @@ bool may_be_table(const Mod& mod, const ReadGradient& gradient) {
            mod.place[gradient.read] == Place::element && may_be_summed(mod, gradient);
 }
 
-// Beside tables: one entry for each diagonal, query or key. A factor must be of a whole head.
+// Also reads with one entry for each diagonal, query or key. A factor must be the same for a whole
+// head.
 bool meets_few_entries(const Mod& mod, const ReadGradient& gradient) {
     const NodeId read = gradient.read, factor = gradient.sum_factor;
     const bool is_by_position =
@@ -150,7 +153,7 @@ std::vector<std::uint32_t> varying_dims(const Mod& mod, NodeId read) {
 }
 
 std::optional<KindDims> kind_dims(const Mod& mod, const ReadGradient& gradient) {
-    // As many as two warps have rows of products for, and columns in registers.
+    // As many kinds as two warps have rows of products for, and columns in registers.
     constexpr std::int64_t kMost = 32;
     const std::vector<std::uint32_t> dims = varying_dims(mod, gradient.read);
     if (!gradient.is_separable || dims.size() != 2) return {};

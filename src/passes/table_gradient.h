@@ -1,5 +1,5 @@
-// Gradients of reads from tables that are small, or of which a tile of elements meets a small part:
-// they are summed in shared memory before they are added to memory.
+// Gradients of reads from tables that are small, or of which a tile meets a small part. They are
+// summed in shared memory before they are added to global memory.
 #pragma once
 
 #include <cstddef>
@@ -10,30 +10,30 @@
 
 namespace flexc::passes {
 
-// Fills ReadGradient::is_of_table, is_of_few_entries and is_separable: whether each element adds
-// dS, or the same multiple of it, or nothing, to a place that several elements of a tile meet. From
-// the mod's facts.
+// Fills ReadGradient::is_of_table, is_of_few_entries and is_separable from the mod's facts: whether
+// each element adds dS, a constant multiple of it, or nothing, to an entry that several elements of
+// a tile meet.
 void find_table_gradients(Mod& mod);
-// What its elements add is dS times this number, where it has no sum_factor: -0.5 for `score -
+// The number by which the elements' dS is multiplied if there is no sum_factor: -0.5 for `score -
 // t[...] * 0.5`.
 double table_factor(const Mod& mod, const ReadGradient& gradient);
-// Whether it is that for every element.
+// Whether that number is the same for every element.
 bool has_table_factor(const Mod& mod, const ReadGradient& gradient);
-// A real that is 0 for elements that add nothing, as of `where(q_idx > 0, t[...], 0)`; kNoNode
-// where all add.
+// A real that is 0 for elements that add nothing, as for `where(q_idx > 0, t[...], 0)`; kNoNode if
+// all add.
 ir::NodeId table_choice(const Mod& mod, const ReadGradient& gradient);
-// The dims of a read whose index changes inside of a head.
+// The dims of a read whose index varies within a head.
 std::vector<std::uint32_t> varying_dims(const Mod& mod, ir::NodeId read);
 
-// A read by a kind of the query and a kind of the key, of few by the program's text.
+// A read by a kind of the query and a kind of the key, both of them few by the program's text.
 struct KindDims {
     std::size_t query_dim = 0; // of its two varying dims
     int query_kinds = 0, key_kinds = 0;
 };
 std::optional<KindDims> kind_dims(const Mod& mod, const ReadGradient& gradient);
 
-// What these nodes use of queries alone and of keys alone: the largest expressions that change with
-// one of the two, but for q_idx and kv_idx themselves.
+// What these nodes use of queries alone and of keys alone: the largest expressions that depend on
+// one of the two, other than q_idx and kv_idx themselves.
 struct PositionParts {
     std::vector<ir::NodeId> query, key;
 };

@@ -10,7 +10,6 @@
 #include "policies/all.cuh"
 
 // --- integers: int where ranges allow it, else long long
-// -------------------------------------------
 
 __device__ inline long long flexc_wide(int x) { return x; }
 __device__ inline int flexc_narrow(long long x) { return static_cast<int>(x); }
@@ -66,7 +65,6 @@ __device__ inline long long flexc_to_int(float x) { return x != x ? 0 : __float2
 __device__ inline int flexc_to_narrow_int(float x) { return x != x ? 0 : __float2int_rz(x); }
 
 // --- reals
-// -----------------------------------------------------------------------------------------
 
 __device__ inline float flexc_infinity() { return __uint_as_float(0x7f800000u); }
 __device__ inline float flexc_nan() { return __uint_as_float(0x7fffffffu); }
@@ -137,7 +135,6 @@ __device__ inline float flexc_log2(float x) { return log2f(x); }
 __device__ inline float flexc_pow(float x, float y) { return powf(x, y); }
 
 // --- captured arrays
-// -------------------------------------------------------------------------------
 
 // Reads an element of a captured buffer and converts it to the type that the program sees.
 __device__ inline float flexc_read(const double* p) { return static_cast<float>(__ldg(p)); }
