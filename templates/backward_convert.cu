@@ -1,5 +1,5 @@
-// After the fused backward kernel: dq from its f32 accumulator, in the type and layout that the
-// caller wants. One block does kQueryTile rows of one head.
+// Runs after the fused backward kernel: converts dq from its f32 accumulator to the type and layout
+// of the caller. Each block converts kQueryTile rows of one head.
 #include "mod.cuh"
 
 #include "sm80/backward_output.cuh"

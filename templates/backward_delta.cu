@@ -1,5 +1,5 @@
-// Before the backward kernels: delta = sum over d of d_out * o, less d_lse, for every query; and
-// what its sink changes. One block does kQueryTile rows of one head.
+// Runs before the backward kernels: computes delta = rowsum(d_out * o) - d_lse of every query, and
+// adds the sink to the row's facts. Each block computes kQueryTile rows of one head.
 #include "mod.cuh"
 
 #include "common/select.h"
@@ -15,7 +15,7 @@ namespace {
 constexpr int kThreads = 32 * mod::kWarps;
 static_assert(mod::kQueryTile % (kThreads / kRowLanes) == 0); // so that warps stay together
 
-// What of a row's weights is beside them. All lanes that share a row call these.
+// Computes delta of a row. Called by all lanes that share the row.
 struct NoSink {
     static __device__ float delta(const AttentionArguments& attention, const mod::Arguments&,
                                   const SequenceLength& length, const RowOfSink& at) {

@@ -1,11 +1,12 @@
-// Attention, backward: one block computes dk and dv for kKeyTile keys of one head of keys. Where
-// mod::kAccumulatesQueryGradient says so, it also adds their share of dq to dq_accumulator.
+// Attention, backward: each block computes dk and dv of kKeyTile keys of one KV head. If
+// mod::kAccumulatesQueryGradient, it also adds their contribution to dq_accumulator.
 //
-// Keys and values stay on chip; queries and d_out of every query head of the group pass by, one
-// tile after the other:
+// Keys and values stay in shared memory; the block loops over tiles of queries and d_out of all
+// query heads of the group:
 //     P = exp(modified - lse)                dv += P' d_out
 //     dS = P * (d_out V' - delta) * mod'     dk += dS' Q       dq += dS K
-// Both dS and P go through shared memory, because each product wants another part of them.
+// P and dS go through shared memory, because each product needs them in another layout of
+// registers.
 #include "mod.cuh"
 
 #include "sm80/backward_output.cuh"
@@ -46,7 +47,8 @@ struct Shared {
     }
 };
 
-// Of keys; heads are those of keys over the batch, of which a launch may have some.
+// The tile of keys of a block. Heads are KV heads over the whole batch, of which a launch may
+// compute some.
 __device__ BlockTile key_tile_of(const AttentionArguments& attention,
                                  const mod::Arguments& arguments, int block) {
     if constexpr (mod::Mask::kHasBlockMask && !mod::Layouts::kAreDense && !mod::kLoopsOverHeads)
@@ -86,7 +88,7 @@ __device__ void load_keys(Shared shared, const KernelArguments& attention,
     }
 }
 
-// Addresses are computed anew for each tile: registers are scarcer than time.
+// Addresses are computed again for each tile to save registers.
 __device__ void load_queries(Stage stage, const KernelArguments& attention,
                              const SequenceLength& length, int h, int first_q) {
     h = computed_again(h);
@@ -97,7 +99,7 @@ __device__ void load_queries(Stage stage, const KernelArguments& attention,
     load_row_sums<mod::kQueryTile>(stage.row_sums(), attention, length, h, first_q);
 }
 
-// P and dS of a tile, to shared memory.
+// Computes P and dS of a tile and writes them to shared memory.
 __device__ void compute_scores(Shared shared, Stage stage, const Surroundings& around, int first_q,
                                int first_kv, bool is_full, mod::GradientSums& sums,
                                TableGradients& tables) {

@@ -1,8 +1,8 @@
-// Attention, backward: one block computes dq for kQueryTile queries of one head, always in the same
-// order, for backward passes that must not add atomically.
+// Attention, backward: each block computes dq of kQueryTile queries of one head, in a fixed order,
+// for backward passes that must not use atomics.
 //
-// Queries and d_out stay on chip, keys and values pass by; dS turns from accumulators into operands
-// without leaving its warp, as P does in the forward kernel.
+// Queries and d_out stay in shared memory; the block loops over tiles of keys and values. dS
+// becomes an operand in the registers that hold it, as P does in the forward kernel.
 #include "mod.cuh"
 
 #include "sm80/backward_output.cuh"

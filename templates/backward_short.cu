@@ -1,10 +1,11 @@
-// Attention, backward, for many short sequences: a tile holds one, and a block computes dq, dk and
-// dv of one after another.
+// Attention, backward, for many short sequences: a tile holds a whole sequence, and a block
+// computes dq, dk and dv of one sequence after another.
 //     P = exp(modified - lse)                dv = P' d_out
 //     dS = P * (d_out V' - delta) * mod'     dk = dS' Q       dq = dS K
-// Both dS and P go through shared memory, because each product wants another part of them.
+// P and dS go through shared memory, because each product needs them in another layout of
+// registers.
 //
-// Where sequences of a head have something in common, they follow each other in a block: see
+// If sequences of a head share values, a block computes them one after another: see
 // sm80/backward_shared.cuh.
 #include "mod.cuh"
 
@@ -77,7 +78,7 @@ __device__ void differentiate_all(SequenceScores& products, SequenceScores& dp,
         });
 }
 
-// P and dS, to shared memory.
+// Computes P and dS and writes them to shared memory.
 __device__ void compute_scores(Shared shared, const Surroundings& around,
                                const SharedByHead& of_head, mod::GradientSums& sums) {
     const ScoreTile tile{0, 0, shared.row_sums(), 4 * mod::kQueryTile};
@@ -95,7 +96,7 @@ __device__ void compute_scores(Shared shared, const Surroundings& around,
     store_result(shared.d_scores(), d_scores);
 }
 
-// One sequence. Everyone has left the one before.
+// Computes one sequence. All threads have finished the sequence before.
 __device__ void differentiate_sequence(const KernelArguments& attention,
                                        const mod::Arguments& arguments, SharedByHead& of_head,
                                        int b, int h_kv) {
@@ -156,7 +157,7 @@ __device__ void differentiate_sequence(const KernelArguments& attention,
     }
 }
 
-// Sequences [first, last) of all heads, those of a head together.
+// Computes sequences [first, last), counted over all heads, with those of a head together.
 __device__ void differentiate_by_heads(const KernelArguments& attention,
                                        const mod::Arguments& arguments, SharedByHead& of_head,
                                        int first, int last) {
@@ -167,7 +168,7 @@ __device__ void differentiate_by_heads(const KernelArguments& attention,
 #pragma unroll 1
         for (; first < end; ++first)
             differentiate_sequence(attention, arguments, of_head, first - h_kv * batch, h_kv);
-        // A head of queries has keys of its own where there are such gradients.
+        // With such gradients, every query head has a KV head of its own.
         const HeadPlace place(attention, arguments, 0, h_kv, h_kv);
         of_head.gradients.flush({attention, arguments, place, SequenceLength(attention, 0)});
     }

@@ -1,8 +1,8 @@
-// Attention, forward, of requests with few queries: keys and values are read once, at the speed of
-// memory, for the queries of all heads that share them.
+// Attention, forward, for requests with few queries: keys and values are loaded once for the
+// queries of all heads that share them, at memory bandwidth.
 //
-// A block computes tiles of 16 rows (packed_rows.cuh) over a part of the keys that they see. Where
-// a request has one part, that is its result; else flexc_merge_parts makes one of several.
+// Each block computes tiles of 16 packed rows (packed_rows.cuh) over a part of their keys. If a
+// request has one part, its result is final; otherwise flexc_merge_parts merges the parts.
 #include "mod.cuh"
 
 #include "sm80/few_by_warps.cuh"

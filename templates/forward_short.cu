@@ -1,8 +1,9 @@
-// Attention, forward, for many short sequences: a tile holds one, and a block computes one after
-// another. Memory is the limit there, so that blocks are small and a multiprocessor has many.
+// Attention, forward, for many short sequences: a tile holds a whole sequence, and a block computes
+// one after another. This is memory-bound, so blocks are small and many are resident on a
+// multiprocessor.
 //
 // What the score mod computes from h, q and kv alone is computed once for all batch entries of a
-// head, which follow each other in a block then.
+// head, which a block computes one after another.
 #include "mod.cuh"
 
 #include "common/tile_walk.cuh"
@@ -25,7 +26,7 @@ extern __shared__ __align__(128) unsigned char shared_memory[];
 static_assert(kHasOneKeyTile && mod::Layouts::kAreDense && !mod::Mask::kHasBlockMask);
 static_assert(kLayout.bytes + SharedValues::kBytes <= mod::kSharedBytes);
 
-// One sequence. Everyone has left the one before.
+// Computes one sequence. All threads have finished the sequence before.
 __device__ void attend(const AttentionArguments& attention, const mod::Arguments& arguments,
                        SharedValues& values, int b, int h) {
     const Shared shared{computed_again(shared_address(shared_memory))};

@@ -1,12 +1,13 @@
-// Block masks: which tiles of the score matrix the attention kernels visit, and which of those hold
-// nothing hidden. Three launches build the masks of all kernels (blockIdx.y), for each b and h that
-// the mask tells apart; of layouts other than dense, for each such h and all requests. Each starts
-// before the one ahead of it has ended, and waits for what it reads.
+// Builds block masks: which tiles of the score matrix the attention kernels visit, and in which of
+// those nothing is hidden. Three launches build the block masks of all kernels (blockIdx.y), for
+// each b and h that the mask tells apart; for layouts other than dense, for each such h and all
+// requests. They use programmatic dependent launch: each waits before it reads what the one ahead
+// writes.
 //
 // What the mask computes from queries alone or keys alone is reduced to its least and greatest
-// value in each tile. Interval arithmetic on those decides most tiles. Of the others the corners
-// are looked at, which tells whatever edge goes through a tile; and where they agree every element,
-// until one is visible and one is hidden.
+// value in each tile. Interval arithmetic on these decides most tiles. For the others the mask is
+// evaluated at the corners, which finds any edge through the tile; if the corners agree, at every
+// element, until one is visible and one is hidden.
 #include "mod.cuh"
 
 #include "common/arguments.h"
@@ -26,12 +27,12 @@ __device__ int lane_index() { return static_cast<int>(threadIdx.x) % 32; }
 __device__ int warp_index() { return static_cast<int>(threadIdx.x) / 32; }
 __device__ int tiles_of(int length, int tile) { return (length + tile - 1) / tile; }
 
-// Where a tile of one side is: its batch entry, and which of the entry's tiles it is. A place of
-// requests may have none.
+// A tile of queries or keys: its batch entry, and its number within the entry. For requests, a
+// place in the order of tiles may hold no tile.
 using TilePlace = TileOfRequest;
 
-// The index-th tile of a side, of so many that all entries have: of the block mask's own entry, or
-// of requests as block_mask.h says.
+// Returns the tile at `index`, among as many as all entries have: of the block mask's own entry, or
+// of requests in the order of block_mask.h.
 template <bool kIsRagged, typename FirstRow>
 __device__ TilePlace place_of(const AttentionArguments& attention, const PlanArguments& plan,
                               int mask, int index, int tile, int tiles, FirstRow first_row) {
@@ -40,7 +41,7 @@ __device__ TilePlace place_of(const AttentionArguments& attention, const PlanArg
     const int tiles_of_one = tiles / attention.batch;
     return {index / tiles_of_one, index % tiles_of_one};
 }
-// The other way: the index of an entry's tile.
+// The inverse: the index of an entry's tile.
 template <bool kIsRagged>
 __device__ int index_of(const AttentionArguments& attention, int b, int own, long long first_row,
                         int tile, int tiles) {
@@ -62,7 +63,7 @@ __device__ TilePlace key_place(const AttentionArguments& attention, const PlanAr
         [&](int b) { return attention.sequences.of(b).kv_row; });
 }
 
-// Whether the kernel that reads the block mask has this entry.
+// Whether the kernel that reads the block mask computes this entry.
 __device__ bool has_rows(const AttentionArguments& attention, const PlannedBlockMask& planned,
                          const SequenceLength& length) {
     if (mod::Layouts::kAreDense || planned.rows_of == RowsOf::all) return true;
@@ -70,7 +71,7 @@ __device__ bool has_rows(const AttentionArguments& attention, const PlannedBlock
            (planned.rows_of == RowsOf::few);
 }
 
-// One (b, h) that stands for all that share its mask.
+// One (b, h), on behalf of all that share its mask.
 struct BlockMaskHead {
     const mod::Arguments& arguments;
     const SequenceLength length;
@@ -84,7 +85,7 @@ struct BlockMaskHead {
           h_kv(h / (attention.heads / attention.kv_heads)), launch(mod::at_launch(words)),
           head(mod::at_head(words, launch, b, h, h_kv)) {}
 
-    // Positions of the tensors become those that the program sees.
+    // Converts rows of the tensors to positions that the program sees.
     __device__ int q(int row) const { return row + static_cast<int>(length.q_offset()); }
     __device__ int kv(int row) const { return row + static_cast<int>(length.kv_offset()); }
     __device__ mod::Row row(int position) const {
@@ -106,7 +107,7 @@ struct Span {
     int first, last;
     __device__ Span(int tile, int size, int length)
         : first(tile * size), last(min(first + size, length) - 1) {}
-    // Of a place of requests without a tile, or behind the end of one.
+    // Whether the place holds no tile of a request, or the tile is past its end.
     __device__ bool is_empty() const {
         return !mod::Layouts::kAreDense && (first < 0 || first > last);
     }
@@ -117,7 +118,7 @@ __device__ double shuffle(double x, int distance) {
     return __longlong_as_double(__shfl_xor_sync(0xffffffffu, bits, distance));
 }
 
-// One warp: what `facts_at(position, facts)` gives over the span.
+// Called by a warp. Reduces what `facts_at(position, facts)` gives to its range over the span.
 template <int kCount, typename FactsAt>
 __device__ void reduce_facts(Span span, double* to, FactsAt facts_at) {
     if constexpr (kCount > 0) {
@@ -142,8 +143,8 @@ __device__ void reduce_facts(Span span, double* to, FactsAt facts_at) {
     }
 }
 
-// What a warp finds when it looks at the elements of a tile, from both ends of its rows, where
-// edges are found early.
+// Called by a warp. Evaluates the mask at all elements of a tile, until one is visible and one is
+// hidden. Rows are taken from both ends in turn, where edges are found early.
 __device__ TileWord look(const BlockMaskHead& head, Span queries, Span keys) {
     bool visible = false, hidden = false;
     const int rows = queries.last - queries.first + 1;
@@ -161,7 +162,7 @@ __device__ TileWord look(const BlockMaskHead& head, Span queries, Span keys) {
 
 } // namespace
 
-// A warp for each tile of queries and of keys.
+// Launched with a warp for each tile of queries and of keys.
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
     flexc_plan_facts(const __grid_constant__ AttentionArguments attention,
                      const __grid_constant__ mod::Arguments arguments,
@@ -198,7 +199,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     }
 }
 
-// A block for 256 tiles of a row, a thread for each.
+// Launched with a block for 256 tiles of a row, a thread for each.
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
     flexc_plan_tiles(const __grid_constant__ AttentionArguments attention,
                      const __grid_constant__ mod::Arguments arguments,
@@ -257,8 +258,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
                                     {double(head.q(queries.first)), double(head.q(queries.last))},
                                     {double(head.kv(keys.first)), double(head.kv(keys.last))},
                                     query_facts, key_facts);
-        // By the thread itself: a row of tiles on the border of two documents has all of the longer
-        // one's tiles open, and each has different corners.
+        // Each thread tests the corners of its own tile: in a row of tiles that crosses the border
+        // of two documents, many tiles are undecided, each with different corners.
         is_open = visible.low != visible.high &&
                   !corners_differ(queries.first, queries.last, keys.first, keys.last,
                                   [&](int q, int kv) { return head.visible(q, kv); });
@@ -293,7 +294,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     atomicMax(&sum.end, 32 * word + 32 - __clz(mine.visible));
 }
 
-// Rows in order of length: a row's place is the number of those before it. A thread for each row.
+// Sorts rows by length, longest first: a row's place is the number of rows before it. A thread for
+// each row.
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
     flexc_plan_order(const __grid_constant__ AttentionArguments attention,
                      const __grid_constant__ mod::Arguments arguments,
@@ -313,7 +315,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     int place = 0;
     for (int first = 0; first < tiles.row_count; first += kThreads) {
         __syncthreads();
-        // None that is there has fewer.
+        // Rows that do not exist compare as shorter than any other.
         counts[thread] = first + thread < tiles.row_count ? rows[first + thread].count : -1;
         __syncthreads();
         for (int i = 0; i < kThreads; ++i)

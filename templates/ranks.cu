@@ -1,5 +1,5 @@
-// What ranks do to tensors between attention kernels: rows are moved, partial results merged, sums
-// of ranks added. No program is in it.
+// Kernels for what ranks do to tensors between attention kernels: rows are moved, partial results
+// merged, and sums of ranks added. They do not depend on a program.
 #include "ranks/launch.h"
 #include "ranks/move_units.cuh"
 #include "ranks/partial_sums.h"
@@ -15,7 +15,7 @@ __device__ long long first_element() {
 }
 __device__ long long all_threads() { return static_cast<long long>(gridDim.x) * kThreads; }
 
-// visit(row) in a warp, for each of its rows.
+// Calls visit(row) for each of the warp's rows.
 template <typename Visit> __device__ void each_row(long long count, Visit visit) {
     for (long long row = first_element() / 32; row < count; row += all_threads() / 32)
         visit(row);
@@ -50,14 +50,14 @@ template <typename T> __device__ void store(char* row, long long stride, int col
 
 extern "C" __global__ void __launch_bounds__(kThreads)
     flexc_move(const __grid_constant__ Move move) {
-    // Divisions of 64 bits take several times as long.
+    // 64-bit divisions take several times as long.
     if (move.units < 1ll << 31)
         move_all<unsigned>(move);
     else
         move_all<unsigned long long>(move);
 }
 
-// A warp for each row of the part.
+// Launched with a warp for each row of the part.
 extern "C" __global__ void __launch_bounds__(kThreads)
     flexc_merge(const __grid_constant__ PartialSums sums, const __grid_constant__ Part part) {
     each_row(part.count, [&](long long row) {
@@ -82,7 +82,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     });
 }
 
-// A warp for each row: of all heads, those rows that are finished.
+// Launched with a warp for each finished row of all heads.
 extern "C" __global__ void __launch_bounds__(kThreads)
     flexc_finish(const __grid_constant__ FinishedRows finished) {
     const PartialSums& sums = finished.sums;
@@ -126,7 +126,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
                  rows.d_lse == nullptr ? nullptr : rows.d_lse + row);
 }
 
-// A warp for each row.
+// Launched with a warp for each row.
 extern "C" __global__ void __launch_bounds__(kThreads)
     flexc_sink_gradients(const __grid_constant__ SinkGradients sinks) {
     each_row(sinks.count, [&](long long row) {

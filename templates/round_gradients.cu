@@ -1,4 +1,5 @@
-// After the kernels of a backward: gradients of a captured buffer in its own type, from their sums.
+// Runs after the kernels of a backward: converts the gradient of a captured buffer from its f32
+// sums to the buffer's type.
 #include "mod.cuh"
 
 #include "common/element.cuh"

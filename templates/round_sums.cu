@@ -1,5 +1,5 @@
-// After the kernels of a deterministic backward: gradients of a captured buffer, from their exact
-// sums.
+// Runs after the kernels of a deterministic backward: rounds the exact sums of a captured buffer's
+// gradient.
 #include "mod.cuh"
 
 #include "common/exact_sum.cuh"

@@ -15,7 +15,7 @@ namespace {
 constexpr std::size_t kMostParts = 8;
 constexpr std::size_t kMessageBytes = 232;
 
-// The same size in every version, so that other versions of flexc are found out.
+// Has the same size in every version of flexc, so that a mix of versions is detected.
 struct Record {
     std::array<char, 8> magic = {'f', 'l', 'e', 'x', 'c', ' ', 'r', '1'};
     std::uint32_t failed = 0;

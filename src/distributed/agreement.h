@@ -1,4 +1,4 @@
-// What all ranks must agree on, compared before anything else travels.
+// Compares what all ranks must agree on, before anything else is sent.
 #pragma once
 
 #include <optional>
@@ -12,8 +12,8 @@
 
 namespace flexc::distributed {
 
-// Each part of what is agreed on has a name; the error names the first rank that differs from rank
-// 0, and the part, or the first rank that failed, and is the same on every rank.
+// A named part of what is compared. The error names the first rank that differs from rank 0 and the
+// part, or the first rank that failed; it is the same on every rank.
 struct AgreedPart {
     std::string_view name; // "the program"
     std::string text;      // equal on all ranks
@@ -21,11 +21,11 @@ struct AgreedPart {
 
 class Agreement {
   public:
-    // Called by all ranks together, also by those whose own preparation failed: `own` is its
-    // result. Waits for nobody.
+    // Called by all ranks together, even those whose own preparation failed: `own` is its result.
+    // Does not wait.
     static Agreement start(Communicator& communicator, const Result<void>& own,
                            std::span<const AgreedPart> agreed);
-    // Once: what it came to, when all ranks have started theirs.
+    // Returns the result, once all ranks have called start(). Called once.
     Result<void> finish();
 
   private:

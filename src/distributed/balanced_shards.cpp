@@ -1,4 +1,4 @@
-// Shards by what the mask of a sequence shows, before there are ranks.
+// Computes balanced shards from what the mask of a sequence shows, without a communicator.
 #include <algorithm>
 #include <iterator>
 #include <optional>

@@ -14,7 +14,7 @@ namespace flexc::distributed {
 
 namespace {
 
-// Of launches, which come one after the other.
+// The workspace of launches, which share it as they run one after another.
 class Room {
   public:
     static Result<Room> make(const DistributedPlanState& plan) {
@@ -30,10 +30,10 @@ class Room {
     std::size_t bytes_;
 };
 
-// What launches read as buffers, or add to as their gradients.
+// The buffers that launches read, or the gradients to which they add.
 class LaunchBuffers {
   public:
-    // Gradients are this rank's f32 sums.
+    // With are_gradients, `own` holds this rank's f32 sums.
     static Result<LaunchBuffers> make(const DistributedPlanState& plan,
                                       std::span<const NamedTensor> own, bool are_gradients) {
         LaunchBuffers buffers(own);
@@ -41,7 +41,7 @@ class LaunchBuffers {
             if (sharded.is_query || (are_gradients && !sharded.grad)) continue;
             const auto at = std::ranges::find(buffers.own_, sharded.name, &NamedTensor::name);
             buffers.of_keys_.push_back(static_cast<std::size_t>(at - buffers.own_.begin()));
-            // A sink reads nothing of keys: zeros, or what nobody adds to.
+            // A sink reads no keys: pass zeros, or sums to which nothing is added.
             TensorView row = sharded.view(nullptr, are_gradients ? DType::f32 : sharded.dtype, 1);
             TensorWork& work = plan.work->tensors();
             const auto data = allocate(work, buffers.zeros_, bytes_of(row));
@@ -53,14 +53,15 @@ class LaunchBuffers {
         return buffers;
     }
 
-    // Of the rank's own rows, in the order of KeyRows.
+    // The rank's own rows of sharded buffers, in the order of KeyRows.
     KeyTensors of_keys() const {
         KeyTensors tensors;
         for (const std::size_t at : of_keys_)
             tensors.push_back(own_[at].tensor);
         return tensors;
     }
-    // `tensors` begins with k and v. Launches on own keys have all of the rank's rows.
+    // Buffers of a launch on a block. `tensors` starts with k and v. Launches on the rank's own
+    // keys read its own rows.
     std::vector<NamedTensor> of(const Block& block, const KeyTensors& tensors) const {
         std::vector<NamedTensor> result = own_;
         if (block.local_row < 0)
@@ -84,13 +85,14 @@ class LaunchBuffers {
     KeyTensors zero_rows_;
 };
 
-// A launch's queries of some heads.
+// The queries of a launch, for some heads.
 TensorView part_of(const TensorView& tensor, const Launch& launch, const RowRange& heads) {
     return rows_of(rows_of(tensor, launch.q_row, launch.q_count), heads.begin, heads.count(),
                    kHeadDim);
 }
 
-// Whether any launch needs nothing of another one of its step.
+// Whether some launches of a step are independent of the others, so that they can run in a second
+// stream.
 bool has_launches_beside(const DistributedPlanState& plan) {
     return std::ranges::any_of(plan.steps, [](const StepPlan& step) {
         return std::ranges::count_if(step.launches, &Launch::is_alone) > 1;
@@ -135,7 +137,7 @@ Result<void> forward_by_keys(const DistributedPlanState& plan, const ForwardTens
         if (!lane) return lane.error();
         int alone = 0;
         for (const Launch& launch : plan.steps[step].launches) {
-            // Every other one of those that need nothing of each other.
+            // Every second of the independent launches runs in the other stream.
             const bool is_beside = launch.is_alone && alone++ % 2 == 1;
             const KeyTensors& block = (*blocks)[launch.block];
             const RowRange rows{launch.q_row, launch.q_row + launch.q_count};
@@ -183,7 +185,7 @@ Result<void> backward_by_keys(const DistributedPlanState& plan, const BackwardTe
     const auto room = Room::make(plan);
     if (!room) return room.error();
     WorkTensors sums(work);
-    // Where rows have one launch, that writes the caller's dq.
+    // Rows with a single launch need no sums: it writes the caller's dq.
     const bool has_sums = !plan.merged_rows.empty() || !tensors.dq;
     const TensorView dq =
         has_sums ? sums.zeros(DType::f32, {b, plan.sizes.heads, plan.q_rows, d}) : tensors.dq;

@@ -1,5 +1,5 @@
-// A rank's own queries with the keys that come to it: those of the next step travel while those of
-// this one are computed with, and their gradients go home a step later.
+// A rank's own queries attend to keys that are sent to it: the next step's keys are transferred
+// while this step is computed, and gradients of keys are sent back a step later.
 #pragma once
 
 #include <span>

@@ -41,7 +41,7 @@ using flexc::api::read_enum;
 using flexc::api::read_struct;
 using flexc::api::read_tensors;
 
-// `made`, if it is shards, as the caller's object.
+// Hands the shards to the caller as an object, or returns the error.
 Result<void> hand_out(Result<flexc::Shards> made, flexc_shards** shards) {
     if (!made) return made.error();
     *shards = new flexc_shards{std::move(*made)};
@@ -138,7 +138,7 @@ Result<flexc::DistributedSizes> read_sizes(const flexc_distributed_sizes* given)
                                    .keys = read->keys->shards};
 }
 
-// Of arguments that cannot be read: the other ranks are in this call too, and are told.
+// Called if arguments cannot be read: the other ranks have made this call too, and must be told.
 Error refused(flexc::Communicator& communicator, const Error& error) {
     return flexc::distributed::agree(communicator, error, {}).error();
 }

@@ -1,4 +1,4 @@
-// Forward and backward of one rank: what ranks must agree on first, the exchange, and sums of the
+// Forward and backward of one rank: agreement of the ranks, the exchange of keys, and sums of the
 // gradients of buffers over ranks.
 #include <algorithm>
 #include <iterator>
@@ -65,7 +65,7 @@ Result<void> run_backward(const DistributedPlanState& plan, const BackwardTensor
     for (std::size_t i = 0; i < program.buffers.size(); ++i) {
         if (!program.buffers[i].grad) continue;
         const TensorView& sum = sums[next++].tensor;
-        // Sharded ones are whole already: each row is one rank's.
+        // Gradients of sharded buffers are complete already, as each row belongs to one rank.
         const bool is_sharded =
             std::ranges::find(plan.sharded, i, &Sharded::buffer) != plan.sharded.end();
         if (is_sharded && is_average) {
@@ -88,9 +88,8 @@ Result<void> run_backward(const DistributedPlanState& plan, const BackwardTensor
     return {};
 }
 
-// Runs a call on all ranks, if `own`, what this rank's checks say, is good on all of them: after
-// the work that the stream has, and the calls before. has_agreed: the ranks have agreed on such a
-// call.
+// Runs a call if the checks (`own`) succeed on all ranks, after the stream's earlier work and the
+// plan's earlier calls. has_agreed: the ranks have agreed on a call of this kind before.
 template <typename Run>
 Result<void> call_together(const DistributedPlanState& plan, const char* kind, bool& has_agreed,
                            const Result<void>& own, Stream stream, Run run) {
@@ -101,7 +100,7 @@ Result<void> call_together(const DistributedPlanState& plan, const char* kind, b
     const auto agree = [&] {
         auto agreed = agreement.finish();
         has_agreed = agreed.has_value();
-        // Ranks may have begun what this one has not, or will not end.
+        // Other ranks may have started work that this one will not join.
         if (!agreed && is_ahead) communicator.abandon();
         return agreed;
     };

@@ -13,7 +13,7 @@ namespace {
 
 using detail::DistributedPlanState;
 
-// A tensor of this rank's rows against what the plan says.
+// What a tensor of this rank must be, by the plan.
 struct Rule {
     const char* name;
     const TensorView* tensor;
@@ -59,7 +59,7 @@ Result<void> check_lengths(const LengthTensors* lengths) {
     return runtime::invalid("lengths: across ranks, they are given to the plan");
 }
 
-// Memory of tensors without elements, which may be absent.
+// The address of tensors without elements, which the caller may leave out.
 alignas(16) std::byte nothing[16];
 
 } // namespace

@@ -1,5 +1,5 @@
-// A call's tensors against what the plan says, before anything travels: messages name the tensor
-// and what was expected.
+// Checks a call's tensors against the plan before anything is sent. Messages name the tensor and
+// what was expected.
 #pragma once
 
 #include <array>
@@ -10,8 +10,8 @@
 
 namespace flexc::distributed {
 
-// What the caller gave, and what requests are known by; of sharded buffers without rows, or their
-// gradients, a tensor of none.
+// Returns the caller's buffers, the buffers that describe requests, and empty tensors for sharded
+// buffers (or gradients) of which this rank has no rows.
 std::vector<NamedTensor> completed(const detail::DistributedPlanState& plan,
                                    std::span<const NamedTensor> given, bool are_gradients);
 

@@ -34,7 +34,7 @@ Result<void> all_reduce(RankWork& work, Communicator& communicator, const Tensor
     const std::int64_t ranks = communicator.ranks(), self = communicator.rank();
     const std::int64_t elements = values.elements();
     auto* const all = static_cast<float*>(values.data);
-    // Each rank sums one part for all.
+    // Each rank sums one part on behalf of all.
     const auto begin = [&](std::int64_t rank) { return elements * rank / ranks; };
     const auto count = [&](std::int64_t rank) { return begin(rank + 1) - begin(rank); };
     const auto part = [](float* data, std::int64_t length) {

@@ -1,4 +1,4 @@
-// What all ranks do together, made of messages between pairs.
+// Collective operations, built from messages between pairs of ranks.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ namespace flexc::distributed {
 
 inline constexpr int kKeyChannel = 0, kGradientChannel = 1;
 
-// One record of each rank, in the order of ranks; all have the same size.
+// Gathers one record of each rank, in the order of ranks; all have the same size.
 class Gathering {
   public:
     static Result<Gathering> start(Communicator& communicator, std::span<const std::byte> own);
@@ -36,8 +36,8 @@ inline Result<std::vector<std::byte>> all_gather(Communicator& communicator,
     return gathering->finish();
 }
 
-// values, f32 without gaps in memory that `memory` owns, becomes `factor` times the sum over ranks,
-// in the order of ranks, the same bits on each.
+// Replaces `values` (f32, contiguous, owned by `memory`) by `factor` times the sum over ranks,
+// added in the order of ranks, so that the bits are the same on each.
 Result<void> all_reduce(RankWork& work, Communicator& communicator, const TensorView& values,
                         const std::shared_ptr<void>& memory, float factor);
 

@@ -1,4 +1,4 @@
-// What a communicator without streams says.
+// Defaults for a communicator without streams.
 #include "flexc/distributed.h"
 
 namespace flexc {

@@ -65,7 +65,7 @@ Result<std::shared_ptr<const DeviceCode>> load_device_code(int device,
 
 namespace {
 
-// In one stream.
+// Tensor operations in one stream.
 class CudaTensors final : public TensorWork {
   public:
     CudaTensors(std::shared_ptr<const DeviceCode> code, std::shared_ptr<DevicePool> pool)
@@ -108,7 +108,7 @@ class CudaTensors final : public TensorWork {
   private:
     Result<void> move(const ranks::Move& move) { return launch(code_->move(), move.units, move); }
 
-    // A thread for each of them, up to what fills the device.
+    // Launches a thread for each element or row, up to what fills the device.
     template <typename... Arguments>
     Result<void> launch(const cuda::Function& function, long long threads,
                         const Arguments&... arguments) const {
@@ -142,7 +142,7 @@ class CudaWork final : public RankWork {
           tensors_(code, pool_), beside_tensors_(code, pool_) {}
 
     ~CudaWork() override {
-        // Memory goes to the driver: nothing may still be working in it.
+        // The memory is given back to the driver, so nothing may still use it.
         if (auto scope = cuda::ContextScope::enter(device_)) (void)cuda::synchronize_context();
     }
 
@@ -183,8 +183,8 @@ class CudaWork final : public RankWork {
         auto ticket = communicator.start_on_stream({beside_.get()}, channel, sends, receives,
                                                    std::move(memory));
         if (!ticket) return ticket;
-        // A kernel that moves messages finds no multiprocessor once launches have taken them all:
-        // these come when it is next in its stream.
+        // A kernel that transfers messages cannot start while launches occupy all multiprocessors, so
+        // launches wait until it is next in its own stream.
         if (auto done = cuda::wait_for_event(tensors_.stream(), packed_.get()); !done)
             return done.error();
         return ticket;
@@ -246,7 +246,7 @@ class CudaWork final : public RankWork {
         beside_tensors_.set_stream(beside_.get());
         return {};
     }
-    // What comes to `later` now comes after what `earlier` has.
+    // Later work in `later` starts after the work that `earlier` has now.
     Result<void> order(void* earlier, const cuda::OwnedEvent& event, void* later) const {
         auto scope = tensors_.enter();
         if (!scope) return scope.error();

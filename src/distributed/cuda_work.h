@@ -1,4 +1,4 @@
-// Work in a GPU's memory, in the order of streams.
+// Work in GPU memory, ordered by streams.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@ namespace flexc::distributed {
 
 // The kernels of templates/ranks.cu on one device.
 class DeviceCode;
-// From the cache or the compiler.
+// Loads the kernels, from the cache or the compiler.
 Result<std::shared_ptr<const DeviceCode>> load_device_code(int device,
                                                            const CompileOptions& options);
 

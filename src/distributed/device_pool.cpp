@@ -7,7 +7,7 @@
 
 namespace flexc::distributed {
 
-// At process end the driver may be gone; there is nothing to do about a failure.
+// At process end the driver may be gone, so failures are ignored.
 DevicePool::~DevicePool() {
     auto scope = cuda::ContextScope::enter(device_);
     if (!scope) return;
@@ -24,7 +24,7 @@ Result<Bytes> DevicePool::allocate(std::size_t bytes) {
                  });
 }
 
-// The smallest that will do, unless that is far too large.
+// Takes the smallest free block that is large enough, unless it is much too large.
 Result<DevicePool::Block> DevicePool::take(std::size_t bytes) {
     auto best = free_.end();
     for (auto one = free_.begin(); one != free_.end(); ++one)

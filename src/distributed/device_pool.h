@@ -1,4 +1,4 @@
-// Memory of one GPU for one rank's calls, which come one after the other.
+// GPU memory for the calls of one rank, which run one after another.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +9,8 @@
 
 namespace flexc::distributed {
 
-// What is given back is for what the rank does later, in the order of its streams: nobody waits for
-// it. Used by one thread at a time.
+// Blocks that are given back are used for later work of the rank in stream order, without waiting.
+// Used by one thread at a time.
 class DevicePool : public std::enable_shared_from_this<DevicePool> {
   public:
     explicit DevicePool(int device) : device_(device) {}

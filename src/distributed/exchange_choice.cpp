@@ -11,7 +11,7 @@ namespace flexc::distributed {
 
 namespace {
 
-// Of the rank that has most.
+// Number of launches of the rank that has most.
 std::int64_t most_launches(const Schedule& schedule) {
     std::size_t most = 0;
     for (int rank = 0; rank < schedule.ranks(); ++rank) {
@@ -38,7 +38,7 @@ ExchangeChoice choose_exchange(const detail::DistributedPlanState& plan, const V
     std::int64_t most = 0;
     for (int rank = 0; rank < gathered.ranks(); ++rank)
         most = std::max(most, gathered.received_rows(rank));
-    // The largest piece, and beside it the one that comes.
+    // Bytes of the largest piece; twice that for several pieces, as the next is received meanwhile.
     const auto bytes_of = [&](int pieces) {
         const std::int64_t heads = (sizes.kv_heads + pieces - 1) / pieces;
         return static_cast<std::uint64_t>(most) * bytes_per_key(plan, heads, Way::out) *

@@ -1,5 +1,5 @@
-// Which exchange a plan has: what was asked for, or by what gathered keys take and how many
-// launches there are.
+// Chooses a plan's exchange: the one that was asked for, or one by the memory that gathered keys
+// take and the number of launches.
 #pragma once
 
 #include <string>

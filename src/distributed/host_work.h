@@ -1,4 +1,4 @@
-// Work in host memory, done when a function returns.
+// Work in host memory, complete when a function returns.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
-// Ranks that are threads of one process: a message is one copy, by whichever side comes second, on
-// a GPU in its stream, once the first one's stream has come to it too.
+// Ranks that are threads of one process: a message is a single copy, made by whichever side comes
+// second; on GPUs in its stream, after the first side's stream has reached the message.
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
@@ -22,7 +22,7 @@ namespace {
 
 using Event = std::shared_ptr<const cuda::OwnedEvent>;
 
-// Of messages in the memory of GPUs.
+// For messages in GPU memory.
 struct InStream {
     void* stream = nullptr;
     int device = 0;
@@ -117,7 +117,7 @@ class InProcess final : public Communicator {
         });
     }
 
-    // Streams only wait for what other ranks' have been given already.
+    // Streams only wait for work that other ranks have already submitted.
     Result<void> finish_streams() override { return {}; }
 
   private:
@@ -144,7 +144,7 @@ class InProcess final : public Communicator {
         return last_ticket_;
     }
 
-    // Waits until every message of a ticket has met its other side.
+    // Waits until every message of a ticket has met its counterpart.
     Result<Pending> meet_all(Ticket ticket) {
         const auto found = pending_.find(ticket);
         if (found == pending_.end())
@@ -183,7 +183,7 @@ class InProcess final : public Communicator {
         return std::make_shared<const cuda::OwnedEvent>(std::move(*event));
     }
 
-    // In the stream of the side that came second.
+    // Copies in the stream of the side that came second.
     static Result<Event> copy(const Post& from, const Post& to, const Post& first,
                               const InStream& second) {
         if (!first.on_gpu)
@@ -233,7 +233,7 @@ class InProcess final : public Communicator {
         group_->changed.notify_all();
     }
 
-    // Nobody may find what nobody waits for.
+    // Removes the posts, so that other ranks cannot match messages that nobody waits for.
     void forget(const Pending& pending) {
         for (auto& [route, queues] : group_->routes)
             for (const auto& [peer, post] : pending)

@@ -1,5 +1,5 @@
-// What has a row for each key, on its way: keys of the next step come while those of this one are
-// computed with, and their gradients go home a step later.
+// The exchange of what has a row for each key: the next step's keys are received while this step is
+// computed, and gradients are sent back a step later.
 #pragma once
 
 #include <algorithm>
@@ -20,15 +20,15 @@ namespace flexc::distributed {
 
 using detail::DistributedPlanState;
 
-// k and v, and what else has a row for each key: buffers that are sharded along KV_LEN, or the
+// k and v, and other tensors with a row for each key: buffers that are sharded along KV_LEN; or the
 // gradients of all of these.
 using KeyTensors = std::vector<TensorView>;
 inline constexpr std::size_t kHeadDim = 1; // of k and v
 
-// How they lie in messages and blocks: of a run of rows all of them, without gaps.
+// Layout of KeyTensors in messages and blocks: all tensors of a run of rows, contiguous.
 class KeyRows {
   public:
-    // In a step, which has some heads of k and v.
+    // For a step, which has some heads of k and v.
     KeyRows(const DistributedPlanState& plan, std::size_t step, bool are_gradients)
         : heads_(plan.steps[step].heads.kv_heads) {
         const CompileOptions& options = plan.kernel->kernel.options();
@@ -53,7 +53,7 @@ class KeyRows {
             bytes += bytes_of(run.count());
         return bytes;
     }
-    // Where a run is in the message that has all of a share.
+    // Address of a run in the message that holds all of a share.
     std::byte* find(std::byte* message, const Share& share, const RowRange& wanted) const {
         for (const RowRange& run : share.runs) {
             if (run == wanted) break;
@@ -69,7 +69,7 @@ class KeyRows {
         }
         return views;
     }
-    // Of tensors that have all heads: those of the step.
+    // The step's heads of tensors with all heads.
     KeyTensors own_heads(KeyTensors tensors) const {
         for (std::size_t i = 0; i < 2; ++i)
             tensors[i] = rows_of(tensors[i], heads_.begin, heads_.count(), kHeadDim);
@@ -103,7 +103,7 @@ class KeyRows {
     std::vector<Part> parts_;
 };
 
-// Where a run of this rank's own keys begins in its tensors.
+// First row of a run of this rank's own keys in its tensors.
 inline std::int64_t local_row(const DistributedPlanState& plan, std::int64_t position) {
     return row_of(plan.sizes.keys.ranges(plan.communicator->rank()), position);
 }
@@ -119,7 +119,7 @@ inline Result<void> add(TensorWork& work, const KeyTensors& from, const KeyTenso
     return {};
 }
 
-// Memory of messages, and of what they are made of, until they are done.
+// Keeps the memory of messages and of their sources until they are complete.
 using Memory = std::vector<Bytes>;
 inline Result<std::byte*> allocate(TensorWork& work, Memory& memory, std::size_t bytes) {
     auto one = work.allocate(bytes);
@@ -127,7 +127,7 @@ inline Result<std::byte*> allocate(TensorWork& work, Memory& memory, std::size_t
     return memory.emplace_back(std::move(*one)).get();
 }
 
-// Messages of one step on their way.
+// The messages of one step in flight.
 struct OnTheWay {
     Memory memory;
     std::vector<std::byte*> received; // of each arrival; null for the rank's own
@@ -140,8 +140,8 @@ class KeyExchange {
     KeyExchange(const DistributedPlanState& plan, KeyTensors own)
         : plan_(plan), own_(std::move(own)) {}
 
-    // The blocks of a step, while the next one's travel. For each step in order; valid until the
-    // next call.
+    // Returns the blocks of a step, while the next step's are in flight. Called for each step in
+    // order; valid until the next call.
     Result<std::vector<KeyTensors>> take(std::size_t step) {
         if (step == 0)
             if (auto started = start(0); !started) return started.error();
@@ -196,7 +196,7 @@ class KeyExchange {
         return {};
     }
 
-    // A step that was started.
+    // Waits for a step that was started.
     Result<std::vector<KeyTensors>> finish(std::size_t step) {
         if (next_.ticket)
             if (auto done = plan_.work->wait(*plan_.communicator, *next_.ticket); !done)
@@ -210,7 +210,7 @@ class KeyExchange {
             if (!view) return view.error();
             views.push_back(std::move(*view));
         }
-        // What was put together is not kept twice while the next step's messages come.
+        // Release the messages that were copied into blocks before the next step's arrive.
         const bool is_read_in_place = std::ranges::any_of(blocks, [](const Block& block) {
             return block.parts.size() == 1 && block.local_row < 0;
         });
@@ -252,15 +252,14 @@ class KeyExchange {
     OnTheWay next_, here_;
 };
 
-// Gradients of what has a row for each key, f32: of each step's blocks, on their way to whose keys
-// they are.
+// Sends the gradients of each step's blocks (f32) to the ranks that own the keys.
 class GradientExchange {
   public:
-    // own: this rank's sums, without gaps.
+    // own: this rank's sums, contiguous.
     GradientExchange(const DistributedPlanState& plan, KeyTensors own)
         : plan_(plan), work_(plan.work->tensors()), own_(std::move(own)) {}
 
-    // Where a step's launches add: zeros, or the rank's own sums.
+    // Returns the tensors to which a step's launches add: zeros, or the rank's own sums.
     Result<std::vector<KeyTensors>> begin(std::size_t step) {
         blocks_.clear();
         const KeyRows rows(plan_, step, true);
@@ -280,7 +279,7 @@ class GradientExchange {
         return views;
     }
 
-    // What launches added to the blocks goes home, and what others added comes.
+    // Starts sending what launches added to the blocks, and receiving what others added.
     Result<void> start(std::size_t step, std::span<const KeyTensors> blocks) {
         if (auto done = finish(); !done) return done;
         step_ = step;
@@ -320,7 +319,7 @@ class GradientExchange {
         return {};
     }
 
-    // Adds what came, in the order of ranks.
+    // Adds what was received, in the order of ranks.
     Result<void> finish() {
         if (next_.ticket)
             if (auto done = plan_.work->wait(*plan_.communicator, *next_.ticket); !done)
@@ -343,8 +342,8 @@ class GradientExchange {
         return rows.rows(rows.own_heads(own_), local_row(plan_, run.begin), run.count());
     }
 
-    // visit(sums of a run, run) for what blocks have of a rank's keys, but where these are its own
-    // sums already.
+    // Calls visit(sums of a run, run) for the parts of the blocks that belong to a rank, unless
+    // these are its own sums already.
     template <typename Visit>
     Result<void> each_part(const KeyRows& rows, std::span<const KeyTensors> blocks, int peer,
                            Visit visit) const {

@@ -1,4 +1,4 @@
-// What launchers tell a process, and an id for NCCL through a file.
+// Reads what launchers tell a process, and passes an id for NCCL through a file.
 #include <charconv>
 #include <chrono>
 #include <cstdio>
@@ -34,7 +34,7 @@ Result<int> number_of(const char* variable) {
 
 Error io(std::string message) { return {ErrorCode::io, std::move(message)}; }
 
-// Whole at once: readers never see a part of it.
+// Written atomically, so that readers never see a part of it.
 Result<void> write_id(const std::string& path, const NcclId& id) {
     if (std::filesystem::exists(path))
         return io(formatted("{} is there already, maybe from an earlier run: each run has a file "
@@ -88,7 +88,7 @@ Result<std::shared_ptr<Communicator>> nccl_communicator(const std::string& path,
         if (rank == 0)
             if (auto written = write_id(path, *id); !written) return written.error();
         auto communicator = nccl_communicator(*id, rank, ranks, device, options);
-        // All ranks have read it, or never will.
+        // By now all ranks have read the file, or never will.
         if (rank == 0) (void)std::remove(path.c_str());
         return communicator;
     });

@@ -32,7 +32,7 @@ std::vector<Block> blocks_of(const Step& step, std::span<const RowRange> own, in
     return blocks;
 }
 
-// Memory of tensors that a plan asks nothing of but their shapes.
+// The address of tensors of which a plan only reads the shapes.
 alignas(16) std::byte unread[16];
 
 class LaunchPlanner {
@@ -58,7 +58,7 @@ class LaunchPlanner {
     }
 
   private:
-    // Whole groups, as even as can be.
+    // The heads of a piece: whole groups, divided as evenly as possible.
     HeadBlock heads_of_piece(int piece) const {
         const std::int64_t kv_heads = plan_.sizes.kv_heads, group = plan_.sizes.heads / kv_heads;
         const RowRange keys{kv_heads * piece / pieces_, kv_heads * (piece + 1) / pieces_};
@@ -78,8 +78,8 @@ class LaunchPlanner {
         return {};
     }
 
-    // Of a launch: the positions that it begins with, and their rows in buffers that are sharded
-    // along Q_LEN, and in those along KV_LEN, which have k_rows there.
+    // Where a launch starts: its first positions, and their rows in buffers that are sharded along
+    // Q_LEN and along KV_LEN, which have k_rows rows there.
     struct Place {
         std::int64_t q_position = 0, q_row = 0, k_position = 0, k_row = 0, k_rows = 0;
         HeadBlock heads = {};
@@ -124,7 +124,7 @@ class LaunchPlanner {
         StepPlan result;
         result.heads = heads;
         result.blocks = blocks_of(step, plan_.sizes.keys.ranges(rank_), rank_);
-        // Those that take longest come first: what is short fills the GPU beside their last blocks.
+        // The longest first: short launches then fill the GPU beside the last blocks of these.
         std::vector<Piece> pieces = step.pieces;
         if (plan_.exchange == Exchange::all_gather)
             std::ranges::stable_sort(pieces, std::greater(), [](const Piece& piece) {
@@ -143,7 +143,7 @@ class LaunchPlanner {
                 row_of(plan_.sizes.queries.ranges(rank_), piece.queries.begin);
             const std::int64_t k_row = piece.keys.begin - block->keys.begin;
             const bool alone = is_alone(piece);
-            // Blocks of the rank's own keys are inside its tensors.
+            // Blocks of the rank's own keys are views of its tensors.
             const bool is_local = block->local_row >= 0;
             auto made = plan_launch(plan_.launch_kernel(), sizes,
                                     {.q_position = piece.queries.begin,
@@ -186,8 +186,8 @@ class LaunchPlanner {
         return {};
     }
 
-    // Whether a piece has a whole range of queries that no other piece touches: its results are
-    // written where they belong; others are merged.
+    // Whether a piece covers a whole range of queries that no other piece touches: its results are
+    // written directly; others are merged.
     bool is_alone(const Piece& piece) const {
         if (plan_.kernel->sink_kernel) return false;
         const auto ranges = plan_.sizes.queries.ranges(rank_);
@@ -195,7 +195,7 @@ class LaunchPlanner {
             return one.begin <= piece.queries.begin && piece.queries.begin < one.end;
         });
         if (range == ranges.end() || piece.queries != *range) return false;
-        // Pieces of heads are the same step, of other heads each.
+        // Pieces of heads repeat the same step for other heads.
         const std::size_t steps = pieces_ > 1 ? 1 : plan_.schedule.steps.size();
         std::ptrdiff_t of_range = 0;
         for (const Step& step : std::span(plan_.schedule.steps).first(steps))

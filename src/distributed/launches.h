@@ -1,4 +1,4 @@
-// The launches of a rank's part of a schedule, and where their results are merged.
+// Makes the launches of a rank's part of a schedule, and decides where their results are merged.
 #pragma once
 
 #include <span>
@@ -8,8 +8,8 @@
 
 namespace flexc::distributed {
 
-// Fills the plan's schedule and all that is made of it. pieces: of the heads of keys, each a step
-// of its own.
+// Fills the plan's schedule and everything derived from it. pieces: into how many parts the KV
+// heads are divided, each a step of its own.
 Result<void> plan_launches(detail::DistributedPlanState& plan, const Schedule& schedule,
                            std::span<const NamedTensor> buffers, const DistributedOptions& options,
                            int pieces);

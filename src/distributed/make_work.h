@@ -1,4 +1,4 @@
-// The work of a kernel's device.
+// Makes the RankWork of a kernel's device.
 #pragma once
 
 #include <memory>
@@ -7,7 +7,8 @@
 
 namespace flexc::distributed {
 
-// communicator: that messages will go by, which has to reach the device's memory; null: none.
+// communicator: the one for the messages, which must be able to reach the device's memory; null for
+// none.
 Result<std::shared_ptr<RankWork>> make_work(const detail::DistributedKernelState& kernel,
                                             const Communicator* communicator);
 

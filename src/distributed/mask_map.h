@@ -1,4 +1,4 @@
-// What the mask of a whole problem shows, as far as intervals of tiles tell.
+// Computes what the mask of a whole problem shows, by interval arithmetic on tiles.
 #pragma once
 
 #include <span>
@@ -10,12 +10,12 @@
 
 namespace flexc::distributed {
 
-// Sizes and params of the whole problem.
+// Binds the sizes and params of the whole problem.
 Result<detail::PlanState> bind_whole(const Kernel& kernel, const Sizes& sizes,
                                      std::span<const NamedTensor> buffers,
                                      const DistributedOptions& options);
 
-// What intervals do not tell counts as visible.
+// Tiles that intervals cannot decide count as visible.
 Result<VisibleMap> mask_map(const passes::Mod& mod, const detail::PlanState& whole, RankWork& work,
                             std::span<const NamedTensor> buffers);
 

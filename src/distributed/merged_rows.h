@@ -1,4 +1,4 @@
-// Results over parts of the keys become one, a part at a time.
+// Merges results over parts of the keys, a part at a time.
 #pragma once
 
 #include <cstdint>
@@ -13,21 +13,21 @@ class MergedRows {
     static Result<MergedRows> make(TensorWork& work, std::int64_t batch, std::int64_t heads,
                                    std::int64_t rows, std::int64_t columns, std::int64_t most_rows);
 
-    // Where a launch leaves its part, of some heads and as many rows, until add().
+    // Where a launch writes its part, of some heads and `rows` rows, until add() merges it.
     struct PartViews {
         TensorView o, lse;
     };
     PartViews part(const RowRange& heads, std::int64_t rows) const;
-    // A row whose lse is -inf adds nothing, whatever its o is.
+    // Merges the part. A row whose lse is -inf adds nothing, whatever its o is.
     Result<void> add(const RowRange& heads, const RowRange& rows) const;
 
-    // Where a launch leaves the first part of these rows instead, until add_first().
+    // Where a launch writes the first part of these rows directly, until add_first().
     PartViews first_part(const RowRange& heads, const RowRange& rows) const;
     Result<void> add_first(const RowRange& heads, const RowRange& rows) const;
 
-    // Rows that nothing was added to have o = 0 and lse = -inf. lse may be absent. sinks, one for
-    // each row of all, take their weight of o; null: there are none. with_part: part() has the last
-    // part, of these rows of all heads, which was not added.
+    // Writes the results. Rows to which nothing was added get o = 0 and lse = -inf. lse may be
+    // absent. sinks: one for each row, whose weight reduces o; null for none. with_part: part()
+    // holds the last part of these rows, all heads, which has not been added.
     Result<void> finish(const RowRange& rows, bool with_part, const float* sinks,
                         const TensorView& o, const TensorView& lse) const;
 

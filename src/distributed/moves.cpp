@@ -14,12 +14,13 @@ namespace {
 
 using ranks::Move;
 
-// Of an element on either side.
+// Bytes of an element on either side.
 struct Sizes {
     long long from = 0, to = 0;
 };
 
-// Units of `count` elements, as many at a time as all runs begin and end with.
+// Whether all runs begin and end at multiples of `count` elements, so that these can be moved as
+// one unit.
 bool has_units(const Move& move, const Sizes& element, long long count) {
     const int last = move.rank - 1;
     const auto is_multiple = [&](const void* data, const long long* strides, long long size) {
@@ -41,7 +42,7 @@ void unite(Move& move, const Sizes& element, long long count) {
     move.to_strides[last] = element.to * count;
 }
 
-// Without dims of one element, and with those as one that both tensors walk as one.
+// Drops dims of one element, and joins dims that both tensors traverse as one.
 Move walk_of(const TensorView& from, const TensorView& to, const Sizes& element) {
     Move move{.from = static_cast<const char*>(from.data), .to = static_cast<char*>(to.data)};
     move.units = from.elements();
@@ -144,7 +145,7 @@ template <typename Visit> void each_run(const Move& move, Visit visit) {
     }
 }
 
-// element(from, to) for each; the sizes are of one.
+// Calls element(from, to) for each element; `size` is that of one.
 template <typename Element> void each_element(const Move& move, Sizes size, Element element) {
     const int last = move.rank - 1;
     const long long count = move.by_fours ? 4 : 1;

@@ -1,4 +1,4 @@
-// A copy, conversion or sum of tensors as few runs of large units.
+// Describes a copy, conversion or sum of tensors as few runs of large units.
 #pragma once
 
 #include "flexc/types.h"
@@ -6,13 +6,13 @@
 
 namespace flexc::distributed {
 
-// From a tensor to one of its shape: of one type, or one of them f32 and the other f16, bf16 or
-// (`to` alone) f64.
+// Copies a tensor to one of the same shape, of the same type, or with f32 on one side and f16, bf16
+// or (`to` only) f64 on the other.
 ranks::Move move_of(const TensorView& from, const TensorView& to);
 // to += from, both f32.
 ranks::Move addition_of(const TensorView& from, const TensorView& to);
 
-// In host memory.
+// Runs a move in host memory.
 void run(const ranks::Move& move);
 
 } // namespace flexc::distributed

@@ -1,4 +1,4 @@
-// Ranks by MPI: finds libflexc_mpi.so, and waits with an end.
+// Ranks over MPI: finds libflexc_mpi.so, and waits with a timeout.
 #include <chrono>
 #include <iterator>
 #include <map>
@@ -39,7 +39,7 @@ std::string objection(const support::DynamicLibrary& library) {
     return "";
 }
 
-// Beside the program or library first, like the CPU backend.
+// Looks beside the program or library first, as for the CPU backend.
 Result<const MpiTable*> backend() {
     // Never destroyed: a communicator may live until the process ends.
     static auto& mutex = *new std::mutex;
@@ -129,7 +129,7 @@ class MpiCommunicator final : public Communicator {
                 const std::chrono::duration<double> waited =
                     std::chrono::steady_clock::now() - begin;
                 if (answer == 0 && waited.count() < options_.timeout_seconds) {
-                    // Soon at first; then leave the processor to ranks that compute.
+                    // Polls quickly at first, then leaves the processor to ranks that compute.
                     if (waited.count() > 1e-4)
                         std::this_thread::sleep_for(std::chrono::microseconds(50));
                     continue;
@@ -155,7 +155,8 @@ class MpiCommunicator final : public Communicator {
 
     void give_up(Pending& pending) {
         table_->abandon(pending.batch);
-        // Kept for ever: MPI may read what is sent, and write what it receives, at any time.
+        // Never freed: MPI may read what is being sent, and write what is being received, at any
+        // time.
         static auto& mutex = *new std::mutex;
         static auto& kept = *new std::vector<std::shared_ptr<void>>;
         const std::lock_guard lock(mutex);

@@ -10,7 +10,7 @@ namespace flexc::distributed {
 inline constexpr std::uint32_t kMpiVersion = 1;
 inline constexpr char kMpiSymbol[] = "flexc_mpi_backend";
 
-// Where a function that fails writes why, ended by a zero.
+// Where a function that fails writes the reason, zero-terminated.
 struct MpiErrorText {
     char text[512] = {};
 };
@@ -30,15 +30,16 @@ struct MpiTable {
 
     // A duplicate of *comm, of the MPI's own type MPI_Comm, or of MPI_COMM_WORLD; null on failure.
     MpiComm* (*open)(const void* comm, int* rank, int* ranks, MpiErrorText* error) = nullptr;
-    // has_failed: others may wait in it for ever, so that nothing collective is called.
+    // has_failed: other ranks may wait in it forever, so nothing collective is called.
     void (*close)(MpiComm* comm, bool has_failed) = nullptr;
     MpiBatch* (*start)(MpiComm* comm, int channel, const MpiMessage* sends, std::size_t send_count,
                        const MpiMessage* receives, std::size_t receive_count,
                        MpiErrorText* error) = nullptr;
-    // 1: all are done, and the batch is gone; 0: not yet; -1: failed.
+    // Returns 1 if all are done, and frees the batch; 0 if not yet; -1 on failure.
     int (*test)(MpiBatch* batch, MpiErrorText* error) = nullptr;
     int (*unfinished_peer)(const MpiBatch* batch) = nullptr; // one of them
-    // Of a batch that failed, or is late: receives are cancelled. MPI may still touch what is sent.
+    // Gives up a batch that failed or is late: receives are cancelled, but MPI may still read what
+    // is being sent.
     void (*abandon)(MpiBatch* batch) = nullptr;
 };
 

@@ -1,4 +1,4 @@
-// NCCL's entry points, by prototypes of our own: no header of it is needed to build.
+// NCCL's entry points, with our own prototypes, so that its headers are not needed to build.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@ struct NcclUniqueId {
     std::array<std::byte, 128> bytes{};
 };
 
-// ncclConfig_t of version 2.18, of which later ones take the beginning.
+// ncclConfig_t of version 2.18; later versions accept it as a prefix.
 struct NcclConfig {
     static constexpr int kUnset = -2147483647 - 1;
     std::size_t size = sizeof(NcclConfig);
@@ -57,7 +57,7 @@ struct NcclApi {
     std::string path;
 };
 
-// Opened once.
+// The library is opened once.
 const Result<NcclApi>& nccl_api();
 
 } // namespace flexc::distributed

@@ -1,5 +1,5 @@
-// Ranks by NCCL, a GPU each: messages in the order of streams, and small ones of the host by way of
-// the GPU's memory.
+// Ranks over NCCL, a GPU each: messages are ordered by streams, and small host messages go through
+// GPU memory.
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -31,7 +31,7 @@ using distributed::NcclUniqueId;
 
 Error io(std::string message) { return {ErrorCode::io, std::move(message)}; }
 
-// Looks soon at first, and then leaves the processor to others.
+// Polls quickly at first, then leaves the processor to others.
 class Patience {
   public:
     explicit Patience(double seconds) : seconds_(seconds) {}
@@ -51,7 +51,7 @@ class Patience {
     std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };
 
-// A message of the host in the GPU's memory. Behind it is a mark, by which its arrival shows.
+// A host message in GPU memory, followed by a mark that shows its arrival.
 struct Staged {
     static constexpr std::uint64_t kMark = 0x6d2072656c666578;
     static constexpr std::size_t kAlignment = 16;
@@ -68,12 +68,12 @@ struct Staged {
     std::size_t mark() const { return at + room() - sizeof kMark; }
 };
 
-// What was started together.
+// The messages of one call of start().
 struct Batch {
     cuda::OwnedEvent done;
     std::shared_ptr<void> memory;
     std::vector<int> peers;
-    // Of the host: what is sent, and then what arrives.
+    // Host messages: what is sent, then what arrives.
     Bytes staging;
     std::size_t staged_bytes = 0;
     std::vector<Staged> arrivals;
@@ -172,7 +172,7 @@ class NcclCommunicator final : public Communicator {
     void abandon() override { abort(); }
 
   private:
-    // Whether all that was started has ended.
+    // Whether everything that was started has ended.
     bool is_finalized() const {
         int state = api_.finalize(comm_);
         const Patience patience(options_.timeout_seconds);
@@ -183,7 +183,7 @@ class NcclCommunicator final : public Communicator {
         return state == distributed::kNcclSuccess;
     }
 
-    // Gives every message of the host its place in the GPU's memory, and sends theirs there.
+    // Gives every host message its place in GPU memory, and copies those to be sent there.
     Result<void> stage(std::span<const Message> sends, std::span<const Message> receives,
                        Batch& batch, std::vector<Message>& out, std::vector<Message>& in) {
         std::vector<Staged> departures;
@@ -213,7 +213,7 @@ class NcclCommunicator final : public Communicator {
                                           stream_.get());
     }
 
-    // Nobody waits for the caller's streams here.
+    // Does not wait for the caller's streams.
     Result<std::vector<std::byte>> staged(const Batch& batch) const {
         std::vector<std::byte> image(batch.staged_bytes);
         if (auto done = cuda::copy_to_host_async(image.data(), batch.staging.get(), image.size(),
@@ -224,8 +224,8 @@ class NcclCommunicator final : public Communicator {
         return image;
     }
 
-    // NCCL pairs messages of two ranks in the order in which they were started, whatever their
-    // channel: all ranks start the same ones in the same order.
+    // NCCL matches messages of two ranks in the order in which they were started, whatever their
+    // channel, so all ranks must start the same ones in the same order.
     Result<Ticket> run(Batch batch, void* stream, int /*channel*/, std::span<const Message> sends,
                        std::span<const Message> receives) {
         if (comm_ == nullptr) return io("this communicator has failed before");
@@ -267,7 +267,7 @@ class NcclCommunicator final : public Communicator {
         return batch;
     }
 
-    // Until NCCL has connected ranks and launched what it was asked to.
+    // Waits until NCCL has connected the ranks and launched its kernels.
     Result<void> settle(int status, const std::vector<int>& peers) {
         const Patience patience(options_.timeout_seconds);
         while (status == distributed::kNcclInProgress) {
@@ -296,7 +296,7 @@ class NcclCommunicator final : public Communicator {
         }
     }
 
-    // Peers whose messages did not arrive, as far as marks tell.
+    // Returns the peers whose messages have not arrived, by their marks.
     std::vector<int> missing(const Batch& batch) const {
         const auto image = staged(batch);
         if (!image) return batch.peers;
@@ -324,7 +324,7 @@ class NcclCommunicator final : public Communicator {
         return formatted("one of the ranks [{}]", joined(peers, ", "));
     }
 
-    // Ends what NCCL still does on the device; nothing works afterwards.
+    // Aborts what NCCL still runs on the device. The communicator is unusable afterwards.
     void abort() {
         if (comm_ != nullptr) api_.abort(std::exchange(comm_, nullptr));
     }
@@ -340,7 +340,8 @@ class NcclCommunicator final : public Communicator {
     std::deque<Batch> unfinished_; // that streams wait for
 };
 
-// Until all ranks are there: `asked` is the communicator whose state tells, whose owner aborts it.
+// Waits until all ranks are connected. asked: the communicator whose state is polled; its owner
+// aborts it on failure.
 Result<void> settle(const NcclApi& api, void* asked, int status,
                     const CommunicatorOptions& options) {
     const Patience patience(options.timeout_seconds);

@@ -1,4 +1,5 @@
-// From shards and a mask to a plan: every rank makes the whole schedule, and keeps its own part.
+// Makes a plan from shards and a mask: every rank computes the whole schedule, and keeps its own
+// part.
 #include <algorithm>
 #include <iterator>
 #include <tuple>
@@ -56,7 +57,7 @@ class Planner {
         const Kernel& kernel = plan_.kernel->kernel;
         plan_.q_rows = sizes.queries.rows(rank_);
         plan_.k_rows = sizes.keys.rows(rank_);
-        // Ranks without rows have no tensors of them.
+        // Ranks without rows have no such tensors.
         std::vector<NamedTensor> given;
         std::ranges::copy_if(buffers_, std::back_inserter(given), [](const NamedTensor& buffer) {
             return buffer.tensor && buffer.tensor.elements() > 0;
@@ -121,7 +122,7 @@ class Planner {
         return {};
     }
 
-    // Of ragged layouts: one sequence instead of the requests.
+    // For ragged layouts: replaces the requests by one sequence.
     Result<void> take_requests() {
         if (plan_.kernel->options.one_sequence == OneSequence::no) {
             if (options_.lengths.cu_seqlens_q.empty() && options_.lengths.cu_seqlens_k.empty())
@@ -143,7 +144,7 @@ class Planner {
         return {};
     }
 
-    // What buffers have of a request.
+    // Checks the dims of buffers that are the longest request's lengths.
     Result<void> check_longest() const {
         if (!plan_.requests) return {};
         const std::vector<std::string>& sizes = plan_.kernel->kernel.state().mod.program.sizes;
@@ -208,7 +209,7 @@ class Planner {
         return {};
     }
 
-    // The program's kernels by other options.
+    // Compiles the program with other options.
     Result<std::shared_ptr<const detail::DistributedKernelState>>
     compile_variant(CompileOptions options) const {
         auto variant = std::make_shared<detail::DistributedKernelState>(*plan_.kernel);
@@ -260,7 +261,7 @@ class Planner {
         return {};
     }
 
-    // The schedule of all ranks, as they all must have it.
+    // Describes the schedule of all ranks, which must be the same on each.
     void describe_visible(const Schedule& schedule) {
         for (int rank = 0; rank < schedule.ranks(); ++rank)
             for (const Step& step : schedule.of(rank).steps)

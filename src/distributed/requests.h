@@ -1,5 +1,5 @@
-// Requests of ragged tensors, whose rows are one sequence for ranks: what kernels read of them, and
-// tensors as kernels of dense layouts take them. See passes/one_sequence.h.
+// Requests of ragged tensors whose rows are one sequence for the ranks: the buffers that kernels
+// read, and tensors as kernels of dense layouts take them. See passes/one_sequence.h.
 #pragma once
 
 #include <array>
@@ -14,16 +14,17 @@ namespace flexc::distributed {
 
 class Requests {
   public:
-    // Of so many requests, in packed tensors of so many rows.
+    // Reads the lengths of requests in packed tensors; `sizes` has the numbers of requests and
+    // rows.
     static Result<Requests> read(const Sizes& sizes, const Lengths& lengths);
 
-    // Queries and keys of each request are the same rows, and q_idx begins at 0.
+    // Whether queries and keys of each request are the same rows, and q_idx starts at 0.
     bool have_same_rows() const { return have_same_rows_; }
     std::int64_t longest_queries() const { return longest_queries_; }
     std::int64_t longest_keys() const { return longest_keys_; }
     std::string text() const; // equal where requests are
 
-    // The buffers, where launches read them: as long as this lives.
+    // Puts the buffers where launches read them, for the life of this object.
     Result<void> place(RankWork& work);
     std::vector<NamedTensor> buffers() const;
 
@@ -35,7 +36,7 @@ class Requests {
     std::array<Bytes, 3> memory_; // of copies
 };
 
-// Packed tensors, [rows, heads, .], as [1, heads, rows, .].
+// Views packed tensors [rows, heads, .] as [1, heads, rows, .].
 ForwardTensors as_one_sequence(const ForwardTensors& tensors);
 BackwardTensors as_one_sequence(const BackwardTensors& tensors);
 

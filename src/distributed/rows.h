@@ -1,4 +1,4 @@
-// Rows of tensors, as views.
+// Views of rows of tensors.
 #pragma once
 
 #include <cstddef>
@@ -9,11 +9,11 @@
 
 namespace flexc::distributed {
 
-// The rows from begin on; the same memory. Of [B, H, S, D] or [B, H, S], or along another dim.
+// A view of the rows from `begin` on, in [B, H, S, D] or [B, H, S], or along another dim.
 TensorView rows_of(const TensorView& tensor, std::int64_t begin, std::int64_t count,
                    std::size_t dim = 2);
 
-// Where a position is in tensors with the rows of these ranges; -1 where they have others.
+// Row of a position in tensors that hold these ranges; -1 if they do not hold it.
 std::int64_t row_of(std::span<const RowRange> ranges, std::int64_t position);
 
 std::size_t bytes_of(const TensorView& tensor);

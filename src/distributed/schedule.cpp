@@ -9,7 +9,7 @@ namespace flexc::distributed {
 
 namespace {
 
-// Runs of the keys of `owner` that `rank` needs.
+// Returns the runs of `owner`'s keys that `rank` needs.
 std::vector<RowRange> needed(const Shards& queries, const Shards& keys, const VisibleMap& map,
                              int rank, int owner) {
     std::vector<RowRange> needed;
@@ -20,8 +20,8 @@ std::vector<RowRange> needed(const Shards& queries, const Shards& keys, const Vi
     return needed;
 }
 
-// Of each range of queries with what it sees of the runs. A piece may span keys that nobody sees,
-// which the kernel leaves out, but not keys that are not there.
+// Pairs each range of queries with the runs that it sees. A piece may include keys that nobody
+// sees, which the kernel skips, but not keys that are absent.
 std::vector<Piece> pieces_of(std::span<const RowRange> queries, std::span<const RowRange> runs,
                              const VisibleMap& map) {
     std::vector<Piece> pieces;
@@ -35,7 +35,7 @@ std::vector<Piece> pieces_of(std::span<const RowRange> queries, std::span<const 
     return pieces;
 }
 
-// Runs that meet become one.
+// Joins adjacent runs.
 std::vector<RowRange> joined_runs(std::span<const Share> shares) {
     std::vector<RowRange> runs, joined;
     for (const Share& share : shares)
@@ -71,7 +71,7 @@ Schedule::Schedule(const Shards& queries, const Shards& keys, const VisibleMap& 
     for (int rank = 0; rank < count; ++rank) {
         RankSchedule& schedule = ranks_[static_cast<std::size_t>(rank)];
         for (int owner = 0; owner < count; ++owner) {
-            // In a ring, each step is between other pairs.
+            // In a ring, each rank receives from another one in each step.
             const auto at = static_cast<std::size_t>(in_turn ? (rank - owner + count) % count : 0);
             std::vector<RowRange> runs = needed(queries, keys, map, rank, owner);
             if (runs.empty()) continue;
@@ -123,7 +123,8 @@ double modelled_efficiency(const Schedule& schedule, const VisibleMap& map, doub
 }
 
 Shards balanced(const VisibleMap& map, int ranks) {
-    // Enough chunks that the largest is small beside a rank's share, none smaller than a tile.
+    // Enough chunks for the largest to be small compared with a rank's share, but none smaller than
+    // a tile.
     constexpr std::int64_t kChunksOfRank = 16;
     const analysis::TiledAxis axis = map.queries();
     const std::int64_t per_rank = std::clamp<std::int64_t>(axis.tiles() / ranks, 1, kChunksOfRank);
@@ -138,7 +139,7 @@ Shards balanced(const VisibleMap& map, int ranks) {
         order.push_back({rows, map.area(rows, {0, map.keys().length})});
     }
     std::ranges::stable_sort(order, std::greater(), &Chunk::area);
-    // Each goes to the rank that has the least and has room; of equal ones, to the first.
+    // Gives each chunk to the rank with the least area that has room; to the first of equal ones.
     using Hand = std::pair<double, std::size_t>; // area, rank
     std::priority_queue<Hand, std::vector<Hand>, std::greater<>> hands;
     std::vector<std::vector<RowRange>> ranges(static_cast<std::size_t>(ranks));

@@ -1,5 +1,6 @@
-// Who computes which piece of the score matrix in which step, and what travels for it. A value,
-// made from shards and a map of what is visible: every rank makes the same one.
+// The schedule: which rank computes which piece of the score matrix in which step, and what is sent
+// for it. It follows from the shards and a map of what is visible, so every rank computes the same
+// one.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,8 @@ struct Piece {
     RowRange queries, keys;
 };
 
-// Runs of keys of one rank, in order, that one other needs; each inside one of the owner's ranges.
+// Runs of one rank's keys, in order, that another rank needs; each lies inside one of the owner's
+// ranges.
 struct Share {
     int peer = 0;
     std::vector<RowRange> runs;
@@ -27,19 +29,19 @@ struct Step {
     std::vector<Piece> pieces;     // that the arrivals are for
 };
 
-// All ranks have as many steps; there may be nothing to do in one.
+// All ranks have equally many steps; some may be empty.
 struct RankSchedule {
     std::vector<Step> steps;
 };
 
 class Schedule {
   public:
-    // exchange is not automatic.
+    // exchange must not be `automatic`.
     Schedule(const Shards& queries, const Shards& keys, const VisibleMap& map, Exchange exchange);
 
     int ranks() const { return static_cast<int>(ranks_.size()); }
     const RankSchedule& of(int rank) const { return ranks_[static_cast<std::size_t>(rank)]; }
-    // Keys that travel to a rank, or from it.
+    // Number of keys that a rank receives, and sends.
     std::int64_t received_rows(int rank) const;
     std::int64_t sent_rows(int rank) const;
 
@@ -47,18 +49,19 @@ class Schedule {
     std::vector<RankSchedule> ranks_;
 };
 
-// What a machine would need, for a look at a schedule before there is one.
+// Speed of a machine, for estimating a schedule.
 struct Machine {
     double elements_per_second = 0; // of the score matrix, of all heads, on one rank
     double bytes_per_second = 0;    // into a rank
     double seconds_per_message = 0;
 };
-// Of one rank's speed per visible element: 1 where nothing is lost to waiting and imbalance.
-// Exchanges of the next step go on while a step is computed. bytes_per_key: of all heads.
+// Estimated efficiency, relative to one rank's speed per visible element: 1 if nothing is lost to
+// waiting and imbalance. The next step's exchange overlaps with computing. bytes_per_key: of all
+// heads.
 double modelled_efficiency(const Schedule& schedule, const VisibleMap& map, double heads,
                            double bytes_per_key, const Machine& machine);
 
-// Chunks of a sequence dealt so that each rank has as many, and as much to compute.
+// Assigns chunks of a sequence so that each rank has equally many rows and visible elements.
 Shards balanced(const VisibleMap& map, int ranks);
 
 } // namespace flexc::distributed

@@ -22,14 +22,14 @@ Result<void> check(std::int64_t length, int ranks) {
     return {};
 }
 
-// Piece `index` of `count` pieces as even as can be.
+// Piece `index` of `count` pieces, as even as possible.
 RowRange piece(std::int64_t length, std::int64_t count, std::int64_t index) {
     const std::int64_t least = length / count, longer = length % count;
     const std::int64_t begin = index * least + std::min(index, longer);
     return {begin, begin + least + (index < longer ? 1 : 0)};
 }
 
-// Neighbours become one range, and empty ones none.
+// Appends a range; joins adjacent ranges and skips empty ones.
 void append(std::vector<RowRange>& ranges, RowRange next) {
     if (next.count() == 0) return;
     if (!ranges.empty() && ranges.back().end == next.begin)

@@ -6,7 +6,7 @@ namespace flexc::distributed {
 
 namespace {
 
-// Of every row of this rank's tensors.
+// Extents of this rank's tensors.
 struct Extents {
     explicit Extents(const detail::DistributedPlanState& plan)
         : b(plan.sizes.batch), h(plan.sizes.heads), h_kv(plan.sizes.kv_heads), rows(plan.q_rows),

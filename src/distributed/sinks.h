@@ -1,5 +1,5 @@
-// Sinks enter once for each row, whatever ranks its keys come from: forward when all partial
-// results are merged, backward through an lse that counts them.
+// Adds sinks once for each row, whatever ranks its keys come from: in the forward when all partial
+// results are merged, in the backward through an lse that includes them.
 //
 // With r = 1 / (1 + exp(sink - lse)): o = r * (o without the sink); the weights of keys beside it
 // are exp(score - (lse - log r)); d sink = -(1 - r) * sum(d_out * o).
@@ -14,21 +14,21 @@ namespace flexc::distributed {
 
 class Sinks {
   public:
-    // Of each of this rank's rows, [B, H, rows]; q may hold anything.
+    // Computes the sink of each of this rank's rows, [B, H, rows]. The contents of q are not used.
     static Result<Sinks> find(const detail::DistributedPlanState& plan, const TensorView& q,
                               std::span<const NamedTensor> buffers, Workspace workspace);
 
-    // Null where the program has no sink.
+    // Null if the program has no sink.
     const float* values() const { return static_cast<const float*>(values_.data); }
 
-    // What the pieces' backward takes instead of lse and d_lse, which stay as they are without
-    // sinks. d_lse may be absent. The views are of this object's memory.
+    // Returns lse and d_lse for the backward of pieces: they include the sinks, or are unchanged
+    // without sinks. d_lse may be absent. The views are of this object's memory.
     struct RowViews {
         TensorView lse, d_lse;
     };
     Result<RowViews> with_sinks(const TensorView& lse, const TensorView& d_lse);
 
-    // Adds the gradients of what sinks read to `sums`.
+    // Adds the gradients of the buffers that sinks read to `sums`.
     Result<void> learn(const detail::DistributedPlanState& plan, const BackwardTensors& tensors,
                        std::span<const NamedTensor> buffers, std::span<const NamedTensor> sums,
                        Workspace workspace) const;

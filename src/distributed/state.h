@@ -1,4 +1,4 @@
-// The insides of the handles of flexc/distributed.h.
+// The state behind the handles of flexc/distributed.h.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,7 @@
 
 namespace flexc::distributed {
 
-// A buffer of which each rank has the rows of its queries, or of its keys.
+// A buffer of which each rank has the rows of its own queries, or keys.
 struct Sharded {
     std::size_t buffer = 0, dim = 0; // of the program, and of the buffer
     bool is_query = false;
@@ -32,7 +32,7 @@ struct Sharded {
     }
 };
 
-// Keys that lie together in memory during a step: whole runs of one rank or more.
+// Keys that are contiguous in memory during a step: whole runs of one or more ranks.
 struct Block {
     RowRange keys;
     struct Part {
@@ -40,11 +40,11 @@ struct Block {
         RowRange run;
     };
     std::vector<Part> parts;
-    // Where they are in this rank's own tensors; -1 where some come from others.
+    // First row in this rank's own tensors; -1 if some keys come from other ranks.
     std::int64_t local_row = -1;
 };
 
-// One launch, with where its rows are.
+// One launch, and the rows that it computes.
 struct Launch {
     Plan plan;
     std::int64_t q_row = 0, q_count = 0; // of this rank's tensors
@@ -55,7 +55,7 @@ struct Launch {
                                             // a range, and all heads
 };
 
-// Of the sinks of some rows of this rank's tensors: attention to one key.
+// The launch that computes the sinks of some of this rank's rows, as attention to one key.
 struct SinkLaunch {
     Plan plan;
     RowRange rows;
@@ -77,12 +77,12 @@ struct DistributedKernelState {
     GradientType gradient_type = GradientType::f32;
     std::string program;                                        // what ranks must agree on
     std::shared_ptr<const distributed::DeviceCode> device_code; // null: host memory
-    // For kernels of a part of the heads.
+    // For compiling kernels of some of the heads.
     std::string text;
     CompileOptions options;
 };
 
-// Kinds of calls of which ranks have agreed on one.
+// Kinds of calls on which the ranks have agreed before.
 struct AgreedCalls {
     bool forward = false, backward = false;
 };
@@ -103,8 +103,8 @@ struct DistributedPlanState {
     std::optional<distributed::Ulysses> ulysses; // instead of the schedule
     std::int64_t first_head = 0; // of the whole problem, where the kernel is of a part of its heads
     std::optional<Kernel> piece_kernel; // of a part of the heads, where steps are of some
-    // Ranges of queries that no launch computes alone, of the tensors' rows, and those of them that
-    // no last launch has all of.
+    // Ranges of queries (rows of the tensors) that no launch computes alone, and those of them that
+    // no last launch covers completely.
     std::vector<RowRange> merged_rows, unfinished_rows;
     std::vector<distributed::SinkLaunch> sinks; // of each range of queries; empty without a sink
     std::int64_t q_rows = 0, k_rows = 0;        // of this rank's tensors

@@ -1,4 +1,4 @@
-// Some ranks of a communicator, as a communicator.
+// Some ranks of a communicator, as a communicator of their own.
 #pragma once
 
 #include <memory>
@@ -8,8 +8,8 @@
 
 namespace flexc::distributed {
 
-// members: ranks of the whole, the caller's among them, the same on each of them. Errors name ranks
-// of the whole.
+// members: ranks of the whole, including the caller's; the same list on each of them. Errors name
+// ranks of the whole.
 std::shared_ptr<Communicator> subgroup(std::shared_ptr<Communicator> whole,
                                        std::vector<int> members);
 

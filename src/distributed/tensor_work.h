@@ -1,5 +1,5 @@
-// What a rank does to its tensors between launches of kernels, and how its messages go: at once in
-// host memory, or in a GPU's memory in the order of streams.
+// What a rank does to its tensors between launches, and how its messages are sent: at once in host
+// memory, or in GPU memory in stream order.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace flexc::distributed {
 
-// Memory that one call works in. When its last owner lets go, what the same rank does later may get
+// Memory of one call. After its last owner has released it, later work of the same rank may reuse
 // it.
 using Bytes = std::shared_ptr<std::byte[]>;
 
@@ -27,12 +27,12 @@ class TensorWork {
     // Aligned for kernels; never null.
     virtual Result<Bytes> allocate(std::size_t bytes) = 0;
     virtual Result<void> clear(void* data, std::size_t bytes) = 0;
-    // Between tensors of one shape: as it is, or from or to f32.
+    // Copies between tensors of one shape, and converts from or to f32.
     virtual Result<void> copy(const TensorView& from, const TensorView& to) = 0;
     // to += from, both f32.
     virtual Result<void> add(const TensorView& from, const TensorView& to) = 0;
 
-    // As their headers say.
+    // See templates/ranks for what these do.
     virtual Result<void> merge(const ranks::PartialSums& sums, const ranks::Part& part) = 0;
     virtual Result<void> finish(const ranks::FinishedRows& rows) = 0;
     virtual Result<void> add_sinks(const ranks::SinkRows& rows) = 0;
@@ -40,7 +40,7 @@ class TensorWork {
     virtual Result<void> sum(const ranks::RankSums& sums) = 0;
 };
 
-// One call at a time, between begin() and end().
+// Used for one call at a time, between begin() and end().
 class RankWork {
   public:
     RankWork() = default;
@@ -52,29 +52,30 @@ class RankWork {
     virtual Result<void> end() = 0;
     virtual Stream stream() const = 0; // of launches
 
-    // For launches that need nothing of those in stream(), which they fill the GPU beside: comes
-    // after all so far. What comes to stream() after join() finds them done.
+    // Returns a second stream, for launches that are independent of those in stream() and run
+    // beside them. It starts after all work so far. Later work in stream() after join() waits for
+    // it.
     virtual Result<Stream> fork() = 0;
     virtual Result<void> join() = 0;
 
-    // In the order of launches.
+    // Operations in the order of launches.
     virtual TensorWork& tensors() = 0;
-    // For what is sent, and where something is received: comes after all so far, and beside what
-    // comes to tensors() before wait().
+    // Operations on memory that is sent or received. They start after all work so far, and run
+    // beside the work of tensors() until wait().
     virtual Result<TensorWork*> beside() = 0;
-    // Of messages that beside() made; `memory` owns them.
+    // Starts messages in memory that beside() wrote; `memory` owns it.
     virtual Result<Communicator::Ticket> start(Communicator& communicator, int channel,
                                                std::span<const Communicator::Message> sends,
                                                std::span<const Communicator::Message> receives,
                                                std::shared_ptr<void> memory) = 0;
-    // What comes to tensors() later finds the messages done.
+    // Later work of tensors() starts when the messages are done.
     virtual Result<void> wait(Communicator& communicator, Communicator::Ticket ticket) = 0;
-    // Until all messages are done, with an end.
+    // Waits until all messages are done, with a timeout.
     virtual Result<void> finish(Communicator& communicator) = 0;
 
-    // The tensor, or a copy in host memory that `memory` owns.
+    // Returns the tensor, or a copy in host memory that `memory` owns.
     virtual Result<TensorView> on_host(const TensorView& tensor, Bytes& memory) = 0;
-    // A tensor of host memory, or a copy where launches read it, that `memory` owns.
+    // Returns a host tensor, or a copy where launches can read it, that `memory` owns.
     virtual Result<TensorView> for_launches(const TensorView& tensor, Bytes& memory) = 0;
 };
 

@@ -30,7 +30,7 @@ void count_area(DistributedPlanState& plan, const VisibleMap& map) {
         for (const RowRange& range : plan.sizes.queries.ranges(rank)) {
             const double area = map.area(range, {0, plan.sizes.keys.length()});
             traffic.fair_area += area / ranks;
-            // Of a node, where its ranks have some heads each.
+            // With ulysses, the area of the whole node, whose ranks share it by heads.
             const int together = plan.ulysses ? plan.ulysses->ranks_per_node : 1;
             if (rank / together == own / together) traffic.visible_area += area;
         }
@@ -39,8 +39,8 @@ void count_area(DistributedPlanState& plan, const VisibleMap& map) {
                                 static_cast<double>(plan.sizes.heads);
 }
 
-// Rows go to those of the node that have their heads, and keys across nodes; results and
-// gradients come back in f32.
+// Inside a node rows are sent to the ranks with their heads, and across nodes keys are; results and
+// gradients are sent back in f32.
 void count_ulysses(DistributedPlanState& plan) {
     const int rank = plan.communicator->rank();
     const Ulysses& ulysses = *plan.ulysses;
@@ -51,7 +51,7 @@ void count_ulysses(DistributedPlanState& plan) {
     struct Volume {
         std::int64_t out, back, backward_out, backward_back;
     };
-    // Of the rows of one rank, for the heads of another.
+    // Bytes for the rows of one rank and the heads of another.
     const auto between = [&](int rows_of, int heads_of) {
         const HeadShare& share =
             ulysses.shares[static_cast<std::size_t>(heads_of % ulysses.ranks_per_node)];

@@ -1,4 +1,4 @@
-// What a plan knows of its messages and its work beforehand, in numbers and in words.
+// What a plan knows in advance of its messages and its work, as numbers and as text.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,13 @@
 
 namespace flexc::distributed {
 
-// Of a key of some heads, with its rows of sharded buffers.
+// Bytes of a key for some heads, including its rows of sharded buffers.
 enum class Way : std::uint8_t { out, home }; // keys and values, or their gradients in f32
 std::uint64_t bytes_per_key(const detail::DistributedPlanState& plan, std::int64_t kv_heads,
                             Way way);
 
 void count_area(detail::DistributedPlanState& plan, const VisibleMap& map);
-// peers: what steps are between.
+// peers: the ranks between which steps exchange.
 void count_steps(detail::DistributedPlanState& plan, const Schedule& schedule,
                  std::string_view peers);
 void count_ulysses(detail::DistributedPlanState& plan);

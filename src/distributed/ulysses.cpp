@@ -22,20 +22,19 @@ using detail::DistributedPlanState;
 
 constexpr std::size_t kHeadDim = 1;
 
-// A tensor that lies by rows on the ranks, and by heads while it is computed with: [B, H, rows, .]
-// and [B, heads of the rank, S, .]. Or a buffer that is sharded along a dim, all of whose rows each
-// rank computes with.
+// A tensor that ranks hold by rows, [B, H, rows, .], and compute with by heads, [B, heads of the
+// rank, S, .]; or a buffer that is sharded along a dim, of which each rank needs all rows.
 struct Item {
     TensorView local, whole;
     bool is_query = false;
     std::optional<std::size_t> buffer_dim = {};
 
     std::size_t row_dim() const { return buffer_dim.value_or(2); }
-    // What there is of some heads.
+    // The local rows of some heads.
     TensorView of_heads(const RowRange& heads) const {
         return buffer_dim ? local : rows_of(local, heads.begin, heads.count(), kHeadDim);
     }
-    // Of some heads and rows, without memory.
+    // The shape for some heads and rows, without memory.
     TensorView packed(std::int64_t heads, std::int64_t rows) const {
         std::vector<std::int64_t> shape(local.shape.begin(), local.shape.begin() + local.rank);
         if (!buffer_dim) shape[kHeadDim] = heads;
@@ -44,14 +43,14 @@ struct Item {
     }
 };
 
-// Of a member of this rank's node.
+// The heads of a member of this rank's node.
 const RowRange& heads_of(const DistributedPlanState& plan, bool is_query, int member) {
     const HeadShare& share = plan.ulysses->shares[static_cast<std::size_t>(member)];
     return is_query ? share.heads : share.kv_heads;
 }
 int node_of(const DistributedPlanState& plan) { return plan.ulysses->same_heads->rank(); }
 
-// Rows that members hold, and where they are in the node's.
+// The rows that each member holds, and where they are in the node's tensor.
 class NodeRows {
   public:
     NodeRows(const DistributedPlanState& plan, bool is_query, std::size_t dim = 2)
@@ -82,13 +81,13 @@ class NodeRows {
     int first_;
 };
 
-// Messages of all items between all pairs of members; those of a rank with itself stay.
+// Exchanges all items between all pairs of members; a rank's messages to itself are copied.
 class AllToAll {
   public:
     explicit AllToAll(const DistributedPlanState& plan)
         : plan_(plan), rank_(plan.ulysses->node->rank()), ranks_(plan.ulysses->node->ranks()) {}
 
-    // From rows to heads.
+    // Turns tensors by rows into tensors by heads.
     Result<void> gather(std::span<const Item> items) {
         const auto work = plan_.work->beside();
         if (!work) return work.error();
@@ -119,8 +118,8 @@ class AllToAll {
         return {};
     }
 
-    // From heads, in f32 without gaps, to rows: what ranks have of one head, or of a buffer, is
-    // added up, in the order of ranks.
+    // Turns contiguous f32 tensors by heads into tensors by rows. If several ranks have results of
+    // one head or buffer, they are added in the order of ranks.
     Result<void> scatter(std::span<const Item> items) {
         const auto work = plan_.work->beside();
         if (!work) return work.error();
@@ -155,7 +154,7 @@ class AllToAll {
     }
 
   private:
-    // Both give the tensor its memory.
+    // Both allocate the tensor's memory.
     Result<TensorView> send(TensorWork& work, int peer, TensorView packed) {
         auto memory = work.allocate(bytes_of(packed));
         if (!memory) return memory.error();
@@ -209,7 +208,7 @@ struct Extents {
     DType dtype;
 };
 
-// Of a block, from tensors of all of the rank's heads.
+// The rows of a block, in tensors of all of the rank's heads.
 struct BlockRows {
     BlockRows(const DistributedPlanState& plan, std::size_t index) {
         const HeadShare& share = plan.ulysses->own_share();
@@ -227,15 +226,15 @@ struct BlockRows {
     RowRange q, k;
 };
 
-// What is there, or zeros.
+// The tensor, or zeros if it is absent.
 TensorView or_zeros(const TensorView& tensor, const TensorView& zeros) {
     return tensor ? tensor : zeros;
 }
 
-// Of the buffers that a call has, those that are sharded, by the rows of this rank's node.
+// A call's buffers, in which the sharded ones have the rows of this rank's node.
 class NodeBuffers {
   public:
-    // are_sums: gradients of them, in f32, that begin with 0.
+    // are_sums: they are f32 gradients, which start at 0.
     NodeBuffers(const DistributedPlanState& plan, std::span<const NamedTensor> own, bool are_sums,
                 WorkTensors& memory)
         : all_(own.begin(), own.end()) {
@@ -323,7 +322,7 @@ Result<void> forward_ulysses(const DistributedPlanState& plan, const ForwardTens
     const Extents n(plan);
     TensorWork& work = plan.work->tensors();
     WorkTensors own(work);
-    // A rank without rows gave no tensors.
+    // A rank without rows has no tensors.
     const TensorView no_q = own.zeros(n.dtype, {n.batch, n.heads, 0, n.d}),
                      no_k = own.zeros(n.dtype, {n.batch, n.kv_heads, 0, n.d}),
                      no_v = own.zeros(n.dtype, {n.batch, n.kv_heads, 0, n.dv});
@@ -374,7 +373,7 @@ Result<void> backward_ulysses(const DistributedPlanState& plan, const BackwardTe
                      lse = own.zeros(DType::f32, {n.batch, n.own_heads, n.node_q_rows}),
                      d_out = own.zeros(n.dtype, {n.batch, n.own_heads, n.node_q_rows, n.dv}),
                      d_lse = own.zeros(DType::f32, {n.batch, n.own_heads, n.node_q_rows});
-    // o is f32 or not, as each rank likes.
+    // Each rank chooses whether its o is f32.
     const TensorView own_o = own.zeros(DType::f32, {n.batch, n.heads, n.q_rows, n.dv});
     const TensorView dq = own.zeros(DType::f32, {n.batch, n.own_heads, n.node_q_rows, n.d}),
                      dk = own.zeros(DType::f32, {n.batch, n.own_kv_heads, n.node_k_rows, n.d}),

@@ -1,6 +1,6 @@
-// All-to-all of heads inside nodes: each rank gets all rows of its node of some heads, computes
-// these with the ranks that have the same heads in other nodes, by ring, and sends home what
-// belongs to others' rows.
+// All-to-all of heads inside nodes (Ulysses): each rank receives some heads of all rows of its
+// node, computes them in a ring with the ranks that have the same heads on other nodes, and sends
+// back results for other ranks' rows.
 #pragma once
 
 #include <cstdint>
@@ -16,14 +16,13 @@ struct DistributedPlanState;
 
 namespace flexc::distributed {
 
-// Heads that one launch computes: whole groups of them, or part of one.
+// Heads that one launch computes: whole groups, or a part of one.
 struct HeadBlock {
     RowRange heads, kv_heads;
     friend bool operator==(const HeadBlock&, const HeadBlock&) = default;
 };
 
-// Heads of a rank, and what it needs of the heads of keys; ranks share the latter where a group is
-// cut.
+// Heads of a rank, and the KV heads that it needs; if a group is divided, ranks share these.
 struct HeadShare {
     RowRange heads, kv_heads;
     std::vector<HeadBlock> blocks;
@@ -34,16 +33,16 @@ HeadShare head_share(std::int64_t heads, std::int64_t kv_heads, int ranks, int r
 struct Ulysses {
     int ranks_per_node = 0;
     Shards queries, keys; // of nodes: each has its ranges in the order of positions
-    // Ranks of this rank's node, and those with its heads, one of each node.
+    // The ranks of this rank's node, and the ranks with the same heads, one on each node.
     std::shared_ptr<Communicator> node, same_heads;
     std::vector<HeadShare> shares; // of each rank of a node
-    // Of this rank's blocks of heads: plans of same_heads.
+    // For each of this rank's blocks of heads, a plan of same_heads.
     std::vector<std::shared_ptr<const detail::DistributedPlanState>> blocks;
 
     const HeadShare& own_share() const { return shares[static_cast<std::size_t>(node->rank())]; }
 };
 
-// Without plans.
+// Returns the groups and shares, without the plans of the blocks.
 Ulysses ulysses_of(const DistributedSizes& sizes, const std::shared_ptr<Communicator>& communicator,
                    int ranks_per_node);
 

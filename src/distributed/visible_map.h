@@ -1,5 +1,5 @@
-// Which tiles of a whole score matrix the mask shows, in any batch entry and head: what schedules
-// are made from.
+// Which tiles of a whole score matrix the mask shows in any batch entry and head; schedules are
+// made from it.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +13,11 @@ namespace flexc::distributed {
 
 class VisibleMap {
   public:
-    // Where each tile is full: no mask, or nothing known of it.
+    // A map in which each tile is full: there is no mask, or nothing is known of it.
     VisibleMap(std::int64_t q_len, std::int64_t kv_len);
     VisibleMap(std::int64_t q_len, std::int64_t kv_len, std::int64_t tile);
 
-    // Of one batch entry and head more; the first call replaces what the constructor assumed.
+    // Adds the tiles of one more batch entry and head. The first call replaces the full map.
     void add(const std::function<analysis::TileClass(std::int64_t query_tile,
                                                      std::int64_t key_tile)>& classify);
 
@@ -31,12 +31,12 @@ class VisibleMap {
     // Whether some tile with rows of both ranges shows something.
     bool shows(RowRange queries, RowRange keys) const;
 
-    // Runs of keys inside `keys` that some of `queries` see, in order, as far as tiles tell.
+    // Runs of the keys in `keys` that some of `queries` see, in order, to the precision of tiles.
     std::vector<RowRange> visible_keys(std::span<const RowRange> queries, RowRange keys) const;
-    // The least range of queries inside `queries` that holds all that see some of `keys`.
+    // The smallest range in `queries` that includes all queries which see some of `keys`.
     RowRange visible_queries(RowRange queries, RowRange keys) const;
-    // How many elements are visible: all of a full tile, half of one that is partly so; the mean of
-    // what was added.
+    // Estimated number of visible elements, averaged over what was added: all of a full tile, half
+    // of a partial one.
     double area(RowRange queries, RowRange keys) const;
 
   private:
@@ -50,7 +50,7 @@ class VisibleMap {
     std::vector<float> share_; // of each tile's elements, summed over what was added
 };
 
-// So that an axis has at most a thousand tiles.
+// The tile size for which an axis has at most a thousand tiles.
 std::int64_t map_tile(std::int64_t q_len, std::int64_t kv_len);
 
 } // namespace flexc::distributed

@@ -1,4 +1,4 @@
-// Tensors without gaps that a call works in.
+// Contiguous tensors in which a call works.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace flexc::distributed {
 
-// Owns their memory. Of the first that cannot be made, made() is the error.
+// Owns their memory. If one cannot be allocated, made() returns the first such error.
 class WorkTensors {
   public:
     explicit WorkTensors(TensorWork& work) : work_(work) {}
@@ -60,7 +60,7 @@ class WorkTensors {
     Result<void> made_;
 };
 
-// Results to where the caller wants them, if it does.
+// Copies results to the caller's tensors, if there are any.
 struct Wanted {
     TensorView from, to;
 };

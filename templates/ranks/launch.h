@@ -1,4 +1,4 @@
-// How the kernels of ranks.cu are launched: their threads stride over elements, or warps over rows.
+// Launch parameters of the kernels of ranks.cu: threads stride over elements, or warps over rows.
 #pragma once
 
 namespace ranks {

@@ -1,4 +1,4 @@
-// What a thread does to one unit of a Move.
+// Moves one unit of a Move; called by a thread.
 #pragma once
 
 #include "common/element.cuh"

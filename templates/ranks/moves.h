@@ -1,11 +1,11 @@
-// Elements of one tensor on their way to the same places of another.
+// Copies, converts or adds the elements of one tensor to those of another.
 #pragma once
 
 namespace ranks {
 
 struct Move {
-    // Bytes as they are, in units of so many; or elements, one or four at a time, in another type;
-    // or added, both f32.
+    // kCopyN: bytes unchanged, in units of N. kFrom, kTo: converts elements, one or four at a time.
+    // kAdd: adds, both f32.
     enum Kind : int {
         kCopy1,
         kCopy2,
@@ -27,7 +27,7 @@ struct Move {
     int rank;        // 1 to kMostDims
     Kind kind;
     bool by_fours;
-    // Of units; strides in bytes.
+    // In units; strides in bytes.
     long long extents[kMostDims], from_strides[kMostDims], to_strides[kMostDims];
 };
 

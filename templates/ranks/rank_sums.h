@@ -1,4 +1,4 @@
-// What ranks have of the same values, added in the order of ranks.
+// Adds the values of all ranks, in the order of ranks.
 #pragma once
 
 namespace ranks {

@@ -1,4 +1,4 @@
-// Sinks beside what was computed without them, for each row. Host and device compute with the same
+// Adds sinks to results that were computed without them, for each row. Host and device use the same
 // functions.
 #pragma once
 
@@ -6,7 +6,7 @@
 
 namespace ranks {
 
-// Of `count` rows without gaps; d_lse may be null.
+// `count` contiguous rows; d_lse may be null.
 struct SinkRows {
     const float* sinks;
     float *lse, *d_lse;
@@ -18,11 +18,10 @@ FLEXC_SHARED double log_more(float sink, float lse) {
     const double above = static_cast<double>(sink) - static_cast<double>(lse);
     return (above > 0 ? above : 0.0) + log1p(exp(above > 0 ? -above : above));
 }
-// lse as keys beside the sink see it, and what d_lse then is.
+// Changes lse so that weights computed from it include the sink, and scales d_lse to match.
 FLEXC_SHARED void add_sink(float sink, float& lse, float* d_lse) {
     if (lse == no_lse()) return;
-    // Weights that are less than those without the sink by more than this have no say beside a
-    // d_lse, which would overflow.
+    // From here on d_lse would overflow; the weights are then negligible beside it.
     constexpr double kMost = 56 * 0.693147180559945309417;
     double more = log_more(sink, lse);
     if (d_lse != nullptr && *d_lse != 0) {
@@ -32,7 +31,7 @@ FLEXC_SHARED void add_sink(float sink, float& lse, float* d_lse) {
     lse = static_cast<float>(lse + more);
 }
 
-// What sinks learn: o and d_out [count, columns] without gaps, f32.
+// Arguments for the gradients of sinks: o and d_out are [count, columns], contiguous, f32.
 struct SinkGradients {
     const float *sinks, *lse, *o, *d_out;
     float* gradients; // of the lse of a row's sink alone, which is the sink

@@ -111,7 +111,7 @@ MpiBatch* start(MpiComm* comm, int channel, const MpiMessage* sends, std::size_t
     auto batch = std::unique_ptr<MpiBatch, void (*)(MpiBatch*)>(nullptr, abandon);
     try {
         batch.reset(new MpiBatch);
-        // Receives first: what comes then goes where it belongs, without a copy.
+        // Receives first, so that messages arrive in place without a copy.
         for (const bool is_receive : {true, false}) {
             const MpiMessage* messages = is_receive ? receives : sends;
             const std::size_t count = is_receive ? receive_count : send_count;
