@@ -17,7 +17,7 @@ bool add_scaled(std::int64_t& target, std::int64_t value, std::int64_t factor) {
            target <= kMaxCoefficient;
 }
 
-// x + factor * y, where both are in the order of nodes.
+// Computes x + factor * y; both are sorted by node. False beyond a limit.
 bool add_scaled(std::vector<AffineForm::Term>& x, const std::vector<AffineForm::Term>& y,
                 std::int64_t factor) {
     std::vector<AffineForm::Term> all;
@@ -37,7 +37,7 @@ bool add_scaled(std::vector<AffineForm::Term>& x, const std::vector<AffineForm::
     return x.size() <= kMaxTerms;
 }
 
-// Of a node that is no term; nothing for a term.
+// The form of a node that combines its operands' forms; nothing for a node that is a term.
 std::optional<AffineForm> combined(const ir::Node& node,
                                    const std::function<const AffineForm&(NodeId)>& form_of) {
     const auto form = [&](std::size_t operand) -> const AffineForm& {

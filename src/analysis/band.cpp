@@ -34,7 +34,7 @@ class Finder {
         bounds.erase(std::ranges::unique(bounds).begin(), bounds.end());
     }
 
-    // Whether the conjunct says no more than the bounds that it adds.
+    // Adds the conjunct's bounds to the band. Returns whether these say all that the conjunct does.
     bool use(NodeId conjunct, Band& band, int depth) {
         if (!comparisons_.may_go_on(depth)) return false;
         const ir::Node node = comparisons_.node(conjunct);
@@ -51,7 +51,7 @@ class Finder {
         }
     }
 
-    // The union of two bands that are open on the same side.
+    // Adds the union of two bands that are open on the same side.
     bool either(const ir::Node& node, Band& band, int depth) {
         const Band x = find(node.operands[0], depth + 1), y = find(node.operands[1], depth + 1);
         auto join = [&](const std::vector<NodeId>& of_x, const std::vector<NodeId>& of_y,
@@ -68,7 +68,7 @@ class Finder {
         return x.exact && y.exact && one_sided;
     }
 
-    // left + gap <= right, where it bounds kv - q.
+    // Adds left + gap <= right if it bounds kv - q.
     bool compare(NodeId left, NodeId right, std::int64_t gap, Band& band, int depth) {
         return comparisons_.compare(left, right, gap, depth, [&](const AffineForm& form) {
             if (form.q == 0 || form.kv != -form.q) return false;

@@ -10,15 +10,15 @@
 
 namespace flexc::analysis {
 
-// Bounds beside those of a band, integer nodes like them; kNoNode: there is none. Query q sees the
-// keys from min(first_most, max(first_least, q + low)) to min(last_most, max(last_least, q + high))
-// if it is one of least_query ... most_query, and else nothing.
+// Bounds in addition to those of a band, integer nodes too; kNoNode for none. Query q sees the keys
+// from min(first_most, max(first_least, q + low)) to min(last_most, max(last_least, q + high)) if
+// least_query <= q <= most_query, and otherwise nothing.
 struct Clamps {
     ir::NodeId first_least = ir::kNoNode, first_most = ir::kNoNode;
     ir::NodeId last_least = ir::kNoNode, last_most = ir::kNoNode;
     ir::NodeId least_query = ir::kNoNode, most_query = ir::kNoNode;
 
-    // All of them, in this order.
+    // All bounds, in the order of declaration.
     std::array<ir::NodeId*, 6> nodes() {
         return {&first_least, &first_most, &last_least, &last_most, &least_query, &most_query};
     }
@@ -32,15 +32,15 @@ struct Clamps {
 struct Band {
     std::vector<ir::NodeId> low, high;
     bool exact = false; // the mask says nothing else
-    // Conjuncts of the mask that say no more than these bounds.
+    // Conjuncts of the mask that these bounds express completely.
     std::vector<ir::NodeId> said;
-    // With clamps a band is exact, and its bounds are not those of every visible element.
+    // With clamps the band is exact, and its own bounds need not hold for every visible element.
     std::optional<Clamps> clamps;
     bool found() const { return !low.empty() || !high.empty() || clamps; }
 };
 
 Band band_of(ir::Graph& graph, ir::NodeId mask);
-// Of a mask that is a band with clamps and nothing else.
+// Returns the band of a mask that is a band with clamps and nothing else.
 std::optional<Band> clamped_band_of(ir::Graph& graph, ir::NodeId mask);
 
 } // namespace flexc::analysis

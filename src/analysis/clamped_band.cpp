@@ -11,15 +11,15 @@ using ir::Op;
 
 namespace {
 
-// One end of the range of keys that a query sees, as a function of the query that never falls:
-// min(most, max(least, q + shift)), of which each part may be missing. A key that is an end
-// whatever the query has no shift, and is both its least and its most.
+// One end of the range of keys that a query sees, as a nondecreasing function of the query:
+// min(most, max(least, q + shift)), where each part may be missing. An end that is the same for all
+// queries has no shift, and equal least and most.
 struct End {
     NodeId shift = kNoNode, least = kNoNode, most = kNoNode;
     bool is_constant() const { return shift == kNoNode; }
 };
 
-// What a mask shows. A part that is missing bounds nothing.
+// What a mask shows. A missing part is unbounded.
 struct Shown {
     std::optional<End> first, last; // keys
     NodeId least_query = kNoNode, most_query = kNoNode;
@@ -56,7 +56,7 @@ class ClampFinder {
         }
     }
 
-    // form <= 0
+    // Adds the bound form <= 0.
     bool bound(const AffineForm& form, Shown& shown) {
         if (form.kv == 0) {
             if (form.q == 0) return false;
@@ -73,7 +73,7 @@ class ClampFinder {
         return form.kv > 0 ? meet(shown.last, end, Op::imin) : meet(shown.first, end, Op::imax);
     }
 
-    // Two masks that both bound the last key alone, or both the first.
+    // Adds the union of two masks that both bound only the last key, or only the first.
     bool either(const ir::Node& node, Shown& shown, int depth) {
         auto x = find(node.operands[0], depth + 1), y = find(node.operands[1], depth + 1);
         if (!x || !y) return false;
@@ -92,13 +92,13 @@ class ClampFinder {
         if (x == kNoNode || y == kNoNode) return x == kNoNode ? y : x;
         return comparisons_.make(op, {x, y});
     }
-    // Of two nodes, of which one that is missing hides the other.
+    // Combines two nodes; if one is missing (unbounded), so is the result.
     NodeId if_both(Op op, NodeId x, NodeId y) {
         return x == kNoNode || y == kNoNode ? kNoNode : comparisons_.make(op, {x, y});
     }
 
-    // The smaller (imin) or the greater (imax) of two ends, where that is an end again: of two ends
-    // with shifts only where neither is clamped on the other side.
+    // Combines two ends to the smaller (imin) or the larger (imax), if that is of the same form:
+    // two ends with shifts can be combined only if neither is clamped on the other side.
     bool meet(std::optional<End>& to, const End& more, Op op) {
         if (!to) {
             to = more;
@@ -137,7 +137,7 @@ std::optional<Band> clamped_band_of(ir::Graph& graph, NodeId mask) {
     Band band;
     band.exact = true;
     Clamps clamps{.least_query = shown->least_query, .most_query = shown->most_query};
-    // Without a shift the other side of the clamp decides nothing: q + low is -inf, q + high inf.
+    // Without a shift, the other side of the clamp has no effect: q + low is -inf, q + high is inf.
     if (const auto& first = shown->first) {
         clamps.first_least = first->least;
         if (!first->is_constant()) {

@@ -9,7 +9,7 @@ using ir::Op;
 
 namespace {
 
-// Masks with more conjuncts than this have other problems.
+// Masks with more conjuncts are not analysed further.
 constexpr std::size_t kMaxConjuncts = 256;
 constexpr int kMaxDepth = 64;
 
@@ -29,7 +29,7 @@ std::vector<NodeId> Comparisons::conjuncts_of(NodeId mask) const {
         else
             conjuncts.push_back(id);
     }
-    // What was left out is of no form that anyone knows.
+    // Conjuncts beyond the limit are kept whole, so that no analysis recognizes them.
     conjuncts.insert(conjuncts.end(), pending.begin(), pending.end());
     return conjuncts;
 }

@@ -1,5 +1,5 @@
-// A mask taken apart into comparisons of affine forms, and nodes built from what is left of these:
-// for those who look for the bounds that it puts on q and kv.
+// Splits a mask into comparisons of affine forms, and builds nodes from them: used by analyses of
+// the bounds that a mask puts on q and kv.
 #pragma once
 
 #include <cstdint>
@@ -12,21 +12,21 @@
 
 namespace flexc::analysis {
 
-// Does so much work and no more, whatever the mask.
+// Does a bounded amount of work, whatever the mask.
 class Comparisons {
   public:
     explicit Comparisons(ir::Graph& graph) : graph_(graph) { extend(); }
 
-    // Operands of `and`, as far as there are not too many.
+    // Returns the operands of `and`, up to a limit.
     std::vector<ir::NodeId> conjuncts_of(ir::NodeId mask) const;
 
-    // left + gap <= right as a conjunction of comparisons without min, max and abs:
-    // use(difference), which is <= 0, for each; no term of its rest uses q, kv or score. False
-    // where one is not affine or use() says so.
+    // Splits left + gap <= right into comparisons without min, max and abs, and calls
+    // use(difference), which is <= 0, for each; no term of its rest uses q, kv or score. False if
+    // one is not affine or use() returns false.
     template <typename Use>
     bool compare(ir::NodeId left, ir::NodeId right, std::int64_t gap, int depth, Use use) {
         if (!may_go_on(depth)) return false;
-        // Copies: what is built may move the graph's nodes.
+        // Copy the nodes, as building nodes reallocates the graph.
         const ir::Node smaller = graph_[left], larger = graph_[right];
         const auto both = [&](ir::NodeId x, ir::NodeId y, ir::NodeId z, ir::NodeId w) {
             const bool first = compare(x, y, gap, depth + 1, use);
@@ -43,20 +43,20 @@ class Comparisons {
         return difference && use(*difference);
     }
 
-    // The bound that factor * x + rest <= 0 puts on x, above for a positive factor, else below;
-    // `rest` is `form` without q and kv.
+    // Returns the bound that factor * x + rest <= 0 puts on x: from above if factor is positive,
+    // else from below. `rest` is `form` without q and kv.
     ir::NodeId bound(const AffineForm& form, std::int64_t factor);
     ir::NodeId fold(ir::Op op, const std::vector<ir::NodeId>& nodes);
     ir::NodeId make(ir::Op op, std::vector<ir::NodeId> operands);
 
-    // Of a conjunct or a comparison at this depth.
+    // Whether to go on with a conjunct or comparison at this depth.
     bool may_go_on(int depth);
     const ir::Node& node(ir::NodeId id) const { return graph_[id]; }
 
   private:
     bool changes_in_head(ir::NodeId id) const { return (dependence_[id].bits & kInsideHead) != 0; }
     std::optional<AffineForm> difference(ir::NodeId left, ir::NodeId right, std::int64_t gap) const;
-    // sign * (what is left when q and kv are taken away).
+    // Returns sign * (form without q and kv).
     ir::NodeId value(const AffineForm& form, std::int64_t sign);
     void extend();
 

@@ -21,13 +21,14 @@ struct Dependence {
 };
 
 inline constexpr unsigned kPositions = Dependence::q | Dependence::kv;
-// What changes inside of a head.
+// What varies within a head.
 inline constexpr unsigned kInsideHead = kPositions | Dependence::score;
 
 Dependence dependence_of_leaf(ir::Op op); // nothing for operators and reads
-// One entry per node of the graph. h_kv counts as h, and what differs from request to request as b.
+// Returns one entry per node. h_kv counts as h, and leaves that differ from request to request
+// count as b.
 std::vector<Dependence> dependences(const ir::Graph& graph);
-// Of the nodes that were made since.
+// Adds entries for nodes that were made since.
 void extend_dependences(std::vector<Dependence>& dependence, const ir::Graph& graph);
 std::string describe(Dependence dependence); // "b, h, q_idx"; "nothing"
 

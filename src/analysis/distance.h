@@ -1,4 +1,4 @@
-// What uses q and kv through their difference alone.
+// Finds values that use q and kv through their difference alone.
 #pragma once
 
 #include <vector>
@@ -9,11 +9,11 @@
 
 namespace flexc::analysis {
 
-// Of each node, whether moving both positions by the same amount changes nothing. Of values that
-// use the score, no.
+// Returns for each node whether moving both positions by the same amount leaves it unchanged. False
+// for values that use the score.
 std::vector<bool> of_distance(const ir::Graph& graph, const std::vector<Dependence>& dependence,
                               const std::vector<AffineForm>& forms);
-// Of the nodes that were made since.
+// Adds entries for nodes that were made since.
 void extend_of_distance(std::vector<bool>& of_distance, const ir::Graph& graph,
                         const std::vector<Dependence>& dependence,
                         const std::vector<AffineForm>& forms);

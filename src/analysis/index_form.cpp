@@ -11,7 +11,7 @@ using ir::Op;
 
 namespace {
 
-// More than three axes and what is written twice need.
+// Limit on differences: three axes need fewer, even if some are written twice.
 constexpr std::size_t kMaxDifferences = 8;
 
 bool add_term(IndexForm& form, IndexTerm term) {
@@ -29,7 +29,7 @@ bool add_term(IndexForm& form, IndexTerm term) {
     return form.size() <= kMaxTerms;
 }
 
-// form + factor * more; false beyond a limit.
+// Adds factor * more to the form; false beyond a limit.
 bool add_scaled(IndexForm& form, const IndexForm& more, const Product& factor) {
     return std::ranges::all_of(more, [&](const IndexTerm& term) {
         auto coefficient = multiply(term.coefficient, factor);
@@ -182,7 +182,7 @@ IndexForm IndexForms::find_form(NodeId id, const Facts& found) const {
     return fits ? form : whole;
 }
 
-// What digits are divided by: constants, sizes and parameters.
+// Returns a divisor of digits: constants, sizes and parameters.
 std::optional<Product> IndexForms::radix(NodeId id) const {
     if (!(uses(id) == Dependence{})) return {};
     Product product = product_of(graph_, id);
@@ -248,10 +248,10 @@ std::optional<Digit> IndexForms::find_digit(NodeId id, const Facts& found) const
     if (!of) return {};
     Digit digit = of->digit;
     const auto point = multiply(digit.start, *by);
-    // In both cases a digit that is taken modulo has to be a whole number of these.
+    // A digit with an end must contain a whole number of these.
     if (!point || (digit.end && !quotient(*digit.end, *point))) return {};
     const bool has_more = of->more != AffineForm{};
-    // x // start + more is (x + more * start) // start, before anything is taken modulo.
+    // x // start + more is (x + more * start) // start, but only without a modulus.
     if (has_more && (!digit.start.factors.empty() || (divides && digit.end))) return {};
     auto offset = sum(digit.offset, of->more, has_more ? digit.start.constant : 1);
     if (!offset) return {};
@@ -328,7 +328,7 @@ std::optional<Grid> grid_of(std::span<const DigitDifference> differences) {
         grid.q_offset = difference.q_offset;
         grid.kv_offset = difference.kv_offset;
     }
-    // Each point divides those after it.
+    // Each point must divide those after it.
     for (auto first = points.begin(); first != points.end(); ++first) {
         const auto divides_rest = [&](const Product& point) {
             return std::all_of(first, points.end(), [&](const Product& other) {

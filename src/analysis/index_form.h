@@ -1,8 +1,9 @@
-// Indices in normal form: sums of digits of q and kv and of other numbers, each times what uses no
-// position; and what uses q and kv through differences of their digits alone.
+// Indices in normal form: sums of digits of q and kv and of other numbers, each multiplied by
+// something that uses no position. Also finds values that use q and kv through differences of
+// digits alone.
 //
-// All of it can be asked under assumptions about conditions: then a select is the arm that these
-// choose, and everything holds wherever they do.
+// Everything can be asked under assumptions about conditions: a select is then the arm that they
+// choose, and results hold wherever the assumptions do.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +21,8 @@
 
 namespace flexc::analysis {
 
-// (position + offset) // start % (end / start); without an end, nothing is taken modulo. start
-// divides end. Both are at least 1, or hold parameters that have to be when a kernel starts.
+// (position + offset) // start % (end / start); without an end there is no modulus. start divides
+// end. Both are at least 1, or contain parameters that must be when a kernel starts.
 struct Digit {
     ir::Op position = ir::Op::q_idx; // or kv_idx
     AffineForm offset;               // uses no position; 0 where the digit is the position itself
@@ -29,7 +30,7 @@ struct Digit {
     std::optional<Product> end;
 };
 
-// q's digit and kv's digit of the same place, the one less the other.
+// The difference of q's digit and kv's digit at the same place.
 struct DigitDifference {
     Product start;
     std::optional<Product> end;
@@ -39,43 +40,43 @@ struct DigitDifference {
     friend bool operator==(const DigitDifference&, const DigitDifference&) = default;
 };
 
-// How a value uses positions, where it uses them through differences alone.
+// Describes how a value uses positions, if through differences alone.
 struct Differences {
     bool only = true; // it does; it uses no score
     std::vector<DigitDifference> used;
 };
 
-// coefficient * node; kNoNode stands for 1. Nodes of terms use a position or the score, factors of
-// coefficients do not.
+// coefficient * node, where kNoNode stands for 1. The node uses a position or the score; the
+// factors of the coefficient do not.
 struct IndexTerm {
     Product coefficient;
     ir::NodeId node = ir::kNoNode;
     Dependence uses; // of the node
 };
-// A sum. No two terms have the same node and factors.
+// A sum of terms, of which no two have the same node and factors.
 using IndexForm = std::vector<IndexTerm>;
 
-// Conditions, and whether they hold.
+// Conditions, and the value that each is assumed to have.
 using Assumptions = std::vector<std::pair<ir::NodeId, bool>>;
 
-// Forms of the nodes that were asked for and of all that they need.
+// The forms of the requested nodes and of all that they need.
 class IndexForms {
   public:
     IndexForms(const ir::Graph& graph, const Ranges& ranges, Assumptions assumptions = {});
 
     void find(std::span<const ir::NodeId> roots);
 
-    // Of nodes that were found.
+    // Only for nodes that have been found.
     Dependence uses(ir::NodeId id) const { return facts(id).uses; }
     const AffineForm& affine(ir::NodeId id) const { return facts(id).affine; }
     const IndexForm& form(ir::NodeId id) const { return facts(id).form; }
     const std::optional<Digit>& digit(ir::NodeId id) const { return facts(id).digit; }
     const Differences& differences(ir::NodeId id) const { return facts(id).differences; }
-    // Of booleans, where the assumptions or constants say so.
+    // The value of a boolean, if assumptions or constants decide it.
     std::optional<bool> truth(ir::NodeId id) const { return facts(id).truth; }
-    // What the node is: selects whose condition is known are their arm.
+    // The node itself, or the arm of a select whose condition is known.
     ir::NodeId chosen(ir::NodeId id) const { return facts(id).chosen; }
-    // Of the values of an integer.
+    // The range of an integer.
     Interval range(ir::NodeId id) const { return ranges_.of_node[chosen(id)]; }
 
   private:
@@ -88,7 +89,7 @@ class IndexForms {
         std::optional<Digit> digit;
         Differences differences;
     };
-    // An integer that is a digit of this node, or of the position, and what uses no position.
+    // An integer that is a digit of `node`, or of the position, plus a value that uses no position.
     struct ShiftedDigit {
         Digit digit;
         AffineForm more;
@@ -112,7 +113,7 @@ class IndexForms {
     std::unordered_map<ir::NodeId, Facts> facts_;
 };
 
-// Places of digits in a mixed radix, lowest first: the differences that a value uses are functions
+// Places of digits in a mixed radix, lowest first. The differences that a value uses are functions
 // of the differences of these digits, of q + q_offset and kv + kv_offset.
 struct Grid {
     struct Axis {
@@ -123,7 +124,7 @@ struct Grid {
     AffineForm q_offset, kv_offset;
     std::vector<Axis> axes;
 };
-// Nothing where the places are those of no mixed radix, or offsets differ.
+// Returns nothing if the places do not form a mixed radix, or if offsets differ.
 std::optional<Grid> grid_of(std::span<const DigitDifference> differences);
 
 } // namespace flexc::analysis

@@ -1,7 +1,7 @@
-// Interval arithmetic for ranges: every function contains all results that operands inside their
-// intervals can give. Of an operator that is not in a table nothing is known.
+// Interval arithmetic for ranges: every function returns an interval that contains all results for
+// operands inside their intervals. Operators without a function give no information.
 //
-// Tiles of masks have a table of their own, common/interval.h, which says why.
+// Masks of tiles use another implementation, common/interval.h, which explains why.
 #pragma once
 
 #include <cstdint>
@@ -23,11 +23,11 @@ constexpr bool contains(Interval x, std::int64_t value) {
     return x.low <= value && value <= x.high;
 }
 
-// Integer operators, without what depends on conditions. A result that may leave int64 is "any".
+// Integer operators, ignoring conditions. A result that may exceed int64 is "any".
 Interval transfer(ir::Op op, std::span<const Interval> operands);
 
-// Values of a real node as f32 arithmetic gives them, rounding and approximate functions included.
-// Where zero is inside, a denormal number of either sign may stand for it.
+// Values of a real node in f32 arithmetic, including rounding and approximate functions. If zero is
+// inside, a denormal number of either sign may stand for it.
 struct RealInterval {
     double low = -std::numeric_limits<double>::infinity();
     double high = std::numeric_limits<double>::infinity();

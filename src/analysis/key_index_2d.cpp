@@ -11,7 +11,7 @@ using ir::Op;
 
 namespace {
 
-// What kv is divided by, where the node is kv // constant or kv % constant.
+// Returns the constant if the node is kv // constant or kv % constant.
 std::optional<std::int64_t> divisor(const ir::Graph& graph, NodeId id) {
     const ir::Node& node = graph[id];
     if (node.op != Op::ifloordiv && node.op != Op::imod) return {};
@@ -21,7 +21,7 @@ std::optional<std::int64_t> divisor(const ir::Graph& graph, NodeId id) {
     return by.integer;
 }
 
-// The least common multiple of both; 0 where it is beyond all widths.
+// The least common multiple; 0 if it exceeds all widths.
 std::int64_t multiple(std::int64_t x, std::int64_t y) {
     std::int64_t result = 0;
     return __builtin_mul_overflow(x / std::gcd(x, y), y, &result) ? 0 : result;
@@ -35,7 +35,7 @@ void join(KeyUses& to, const KeyUses& more) {
     to.others |= to.remainders == 0;
 }
 
-// Every term that uses kv is kv // width, or is kv % width.
+// Whether every term that uses kv is kv // width, or is kv % width.
 bool is_linear_by_key(const ir::Graph& graph, const AffineForm& form, std::int64_t width, Op op) {
     return form.kv == 0 && std::ranges::all_of(form.rest, [&](const AffineForm::Term& term) {
                return !term.uses.has(Dependence::kv) ||

@@ -1,5 +1,5 @@
-// A 2-D key index: keys in rows of `width` columns: what is one number for a row of the 2-D key
-// index, and what repeats from row to row.
+// The 2-D key index: keys in rows of `width` columns. Finds values that are the same for a whole
+// row, and values that repeat from row to row.
 #pragma once
 
 #include <cstdint>
@@ -20,23 +20,23 @@ enum class KeyUse : std::uint8_t {
 };
 std::string_view name(KeyUse use);
 
-// How a node uses kv, whatever the width of the 2-D key index.
+// How a node uses kv, independent of the width.
 struct KeyUses {
-    // The greatest number that divides the divisors of all quotients that it uses kv through, and
-    // the least that those of all remainders divide. 0: it uses none.
+    // The greatest common divisor of the divisors of all quotients through which it uses kv, and
+    // the least common multiple of those of all remainders. 0 if there are none.
     std::int64_t quotients = 0, remainders = 0;
     bool others = false; // or kv itself
 
     KeyUse with(std::int64_t width) const;
 };
 
-// One entry per node.
+// Returns one entry per node.
 std::vector<KeyUses> key_uses(const ir::Graph& graph);
-// Of the nodes that were made since.
+// Adds entries for nodes that were made since.
 void extend_key_uses(std::vector<KeyUses>& uses, const ir::Graph& graph);
 
-// Whether an integer of this form gains the same from each column of the 2-D key index to the
-// next, in all rows; or from each row to the next, in all columns.
+// Whether an integer of this form increases by the same amount from each column of the 2-D key
+// index to the next, in all rows; or from each row to the next, in all columns.
 bool is_linear_by_column(const ir::Graph& graph, const AffineForm& form, std::int64_t width);
 bool is_linear_by_row(const ir::Graph& graph, const AffineForm& form, std::int64_t width);
 

@@ -18,16 +18,16 @@ struct Product {
     friend bool operator==(const Product&, const Product&) = default;
 };
 
-// No more factors than any program has that is not made to be slow.
+// More factors than any reasonable program has.
 inline constexpr std::size_t kMaxFactors = 8;
 
-// Empty beyond kMaxFactors, or where the constant leaves int64.
+// Empty beyond kMaxFactors, or if the constant exceeds int64.
 std::optional<Product> multiply(const Product& x, const Product& y);
-// x / y where that is a product: y's constant divides x's, and x has all of y's factors.
+// Returns x / y if it is a product: y's constant divides x's, and x has all of y's factors.
 std::optional<Product> quotient(const Product& x, const Product& y);
 Product negative(Product x);
 
-// The node as a product, taken apart so many levels deep.
+// Returns the node as a product, split up to `depth` levels deep.
 Product product_of(const ir::Graph& graph, ir::NodeId id, int depth = 3);
 
 } // namespace flexc::analysis

@@ -33,14 +33,14 @@ const Bound* find(const Bounds& bounds, std::uint32_t size) {
     return nullptr;
 }
 
-// What is known of an integer node beside its interval.
+// What is known of an integer node, in addition to its interval.
 struct Fact {
     Interval range;
     Bounds upper, lower;
 };
 
 // Keeps the tighter of two bounds by the same size. Offsets stay small, so that their sums do not
-// overflow; a bound that is dropped is only a proof less.
+// overflow; a dropped bound only means one proof fewer.
 void insert(Bounds& bounds, std::uint32_t size, std::int64_t offset, bool upper) {
     if (offset > kMaxExtent || offset < -kMaxExtent) return;
     for (Bound& bound : bounds)
@@ -85,7 +85,8 @@ Bounds hull_lower(const Fact& x, const Fact& y) {
     return result;
 }
 
-// Whether reals that a caller chooses, or that only a function's own bounds bound, say anything.
+// Which bounds of reals are trusted: all, or only those that come neither from numbers that callers
+// choose nor from the range of a function.
 enum class Trust : std::uint8_t { all_reals, reals_of_positions };
 
 class Analysis {
@@ -140,7 +141,7 @@ class Analysis {
         return result.range;
     }
 
-    // A read's own width says nothing about its indices: addresses are always 64-bit.
+    // The width of a read says nothing about its indices: addresses are always 64-bit.
     bool is_narrow(const ir::Node& node, NodeId id) const {
         if (node.type == Type::integer && !facts_[id].range.fits_32_bits()) return false;
         return node.op == Op::read || std::ranges::all_of(node.operands, [&](NodeId operand) {
@@ -204,19 +205,19 @@ class Analysis {
         case Op::h: return position({ir::kH});
         case Op::h_kv: return position({ir::kHKv, ir::kH});
         case Op::q_idx:
-            // Where a request's queries begin is chosen by callers; at its end, that may be before
-            // 0.
+            // Callers choose where a request's queries start; aligned to the end of its keys, q_idx
+            // may be negative.
             if (!program_.is_dense()) return {{-(kMaxLength - 2), kMaxLength - 2}, {}, {}};
             return position({ir::kQLen});
         case Op::q_row:
         case Op::kv_row: return {{0, kMaxRows - 1}, {}, {}};
-        // Of a request that has elements; sizes are the longest's.
+        // For a request that has elements; the sizes are those of the longest request.
         case Op::q_len: return {{1, kMaxLength - 1}, {{ir::kQLen, 0}}, {}};
         case Op::kv_len: return {{1, kMaxLength - 1}, {{ir::kKvLen, 0}}, {}};
         case Op::kv_idx: return position({ir::kKvLen});
         case Op::size: return size_fact(node.symbol);
         case Op::param: return {{-kMaxParam, kMaxParam}, {}, {}};
-        // A read outside gives 0, which every type holds.
+        // A read outside its buffer gives 0, which every type can hold.
         case Op::read: return {stored(node), {}, {}};
         case Op::real_to_int: return {whole(node.operands[0]), {}, {}};
         case Op::iselect: return select(node);
@@ -226,14 +227,14 @@ class Analysis {
         }
     }
 
-    // A root is never below 0, whatever it is of: where it is no number, that becomes 0.
+    // A square root is never negative; where it is NaN, the integer is 0.
     Interval whole(NodeId real) const {
         Interval range = truncated(reals_[real]);
         if (graph_[real].op == Op::sqrt) range.low = std::max<std::int64_t>(range.low, 0);
         return range;
     }
 
-    // Not below its first value, and below its end. Where there is no value, any will do.
+    // At least its first value, and below its end. If the range is empty, any bound holds.
     Fact counter(const ir::Node& node) const {
         const Fact &first = facts_[node.operands[0]], &end = facts_[node.operands[1]];
         Fact fact{first.range, {}, first.lower};
@@ -249,7 +250,7 @@ class Analysis {
         Interval count = transfer(Op::isub, ends);
         count = {std::max<std::int64_t>(count.low, 0), std::max<std::int64_t>(count.high, 0)};
         const std::array factors = {count, facts_[node.operands[1]].range};
-        // Sums of fewer terms are on the way.
+        // Include 0, as partial sums of fewer terms occur.
         return {hull({0, 0}, transfer(Op::imul, factors)), {}, {}};
     }
 
@@ -260,7 +261,7 @@ class Analysis {
             intervals.push_back(facts_[operand].range);
         Fact fact;
         fact.range = transfer(node.op, intervals);
-        // A sum that may wrap obeys no bound.
+        // No bound holds for a sum that may wrap.
         if (is_any(fact.range)) return fact;
         const Fact& x = facts_[node.operands[0]];
         const Fact& y = facts_[node.operands.back()];
@@ -330,7 +331,7 @@ class Analysis {
         insert_shifted(fact.lower, limit.lower, shift, false);
     }
 
-    // What shares operands is looked at once, and no more than so many nodes of a condition.
+    // Visits shared operands once, and a limited number of nodes of a condition.
     void refine(Fact& fact, NodeId arm, NodeId condition, bool holds) const {
         constexpr std::size_t kMostNodes = 64;
         std::vector<NodeId> seen = {condition};
@@ -361,7 +362,7 @@ class Analysis {
         Fact yes = facts_[node.operands[1]], no = facts_[node.operands[2]];
         refine(yes, node.operands[1], condition, true);
         refine(no, node.operands[2], condition, false);
-        // An arm that cannot be taken.
+        // This arm is never taken.
         if (yes.range.low > yes.range.high) return facts_[node.operands[2]];
         if (no.range.low > no.range.high) return facts_[node.operands[1]];
         return {hull(yes.range, no.range), hull_upper(yes, no), hull_lower(yes, no)};

@@ -1,4 +1,4 @@
-// What values an integer can take: for bounds checks and the choice between 32 and 64 bits.
+// Ranges of integers: for bounds checks and the choice between 32 and 64 bits.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +8,11 @@
 
 namespace flexc::analysis {
 
-// No sequence, batch or head count may reach this, so that sums and differences of two positions
-// fit in 32 bits. Every size, extents of buffers too, is at least 1; integer parameters are within
+// Limit on sequence, batch and head counts, so that sums and differences of two positions fit into
+// 32 bits. Every size, including extents of buffers, is at least 1; integer parameters are within
 // 2^53. All are checked at plan time.
 inline constexpr std::int64_t kMaxLength = std::int64_t{1} << 30;
-// Rows of packed tensors and of caches are below this.
+// Limit on rows of packed tensors and of caches.
 inline constexpr std::int64_t kMaxRows = std::int64_t{1} << 48;
 
 // Closed; saturated at the ends of int64, which then stand for "any".
@@ -24,18 +24,18 @@ struct Interval {
 
 struct Ranges {
     std::vector<Interval> of_node; // integer nodes; others hold "any"
-    // The node may be computed in 32 bits: it and its operands fit. Of a read only its value
-    // counts.
+    // Whether the node may be computed in 32 bits: it and its operands fit. For a read only its
+    // value counts.
     std::vector<bool> narrow;
-    // Of real nodes: what no |value| exceeds but NaN; infinity where nothing is known.
+    // For real nodes: an upper bound of |value|, NaN excepted; infinity if unknown.
     std::vector<double> magnitude;
     std::vector<bool> finite; // real nodes that can be neither infinite nor NaN
-    // Of integer comparisons, min and max: first operand - second operand.
+    // For integer comparisons, min and max: range of first operand - second operand.
     std::vector<Interval> difference;
-    // read node -> per index, whether it is proven inside the buffer (empty for other nodes). A
-    // proof never rests on what arithmetic makes of numbers that a caller chooses: score, elements
-    // of buffers, parameters. A wrong one would read memory of others, and a check of such an index
-    // costs next to nothing.
+    // For each read, per index: whether it is proven to be inside the buffer (empty for other
+    // nodes). A proof never relies on arithmetic with numbers that a caller chooses (score,
+    // elements of buffers, parameters): a wrong proof would read foreign memory, and a check costs
+    // next to nothing.
     std::vector<std::vector<bool>> in_range;
 };
 

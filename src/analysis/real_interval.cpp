@@ -13,13 +13,13 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr RealInterval kUnknown{};
 
-// Errors that results may have: rounding and approximate division; elementary functions; the fast
+// Relative errors of results: rounding and approximate division; elementary functions; the fast
 // hyperbolic functions of a GPU.
 constexpr double kRounding = 1e-6, kFunction = 1e-5, kFastFunction = 2e-3;
 
-// Just below the greatest f32: what is beyond may be that, or infinite.
+// Just below the largest f32: larger results may be that number or infinite.
 constexpr double kGreatest = 3.4e38;
-// The CPU takes f32 numbers below this for zero, and so may a result be.
+// The CPU flushes f32 operands and results below this to zero.
 constexpr double kLeastNormal = 0x1p-126;
 
 RealInterval widen(RealInterval x, double slack) {
@@ -38,7 +38,7 @@ RealInterval widen(RealInterval x, double slack) {
     return x;
 }
 
-// An operand as the CPU may see it.
+// The operand, with denormal numbers possibly flushed to zero.
 RealInterval flushed(RealInterval x) {
     if (x.low > 0 && x.low < kLeastNormal) x.low = 0;
     if (x.high < 0 && x.high > -kLeastNormal) x.high = 0;

@@ -10,7 +10,7 @@ using ir::Op;
 namespace {
 
 constexpr std::int64_t kMostPeriod = 1 << 16;
-// Values and gains stay far from the ends of 64 bits.
+// Limit on values and gains, far from overflow.
 constexpr std::int64_t kMostValue = std::int64_t{1} << 40;
 
 std::int64_t floor_divide(std::int64_t x, std::int64_t y) {
@@ -71,7 +71,7 @@ std::optional<Staircase> Staircase::of(const ir::Graph& graph, NodeId id, Op pos
     case Op::ifloordiv:
     case Op::imod: {
         if (!by_constant || constant < 1) return {};
-        // So many periods of x gain a multiple of the divisor.
+        // After this many periods, x has increased by a multiple of the divisor.
         const std::int64_t periods = constant / std::gcd(constant, x->gain_);
         if (periods > kMostPeriod) return {};
         const bool divides = node.op == Op::ifloordiv;

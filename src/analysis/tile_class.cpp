@@ -14,8 +14,8 @@ using ir::Op;
 
 namespace {
 
-// Which positions each node uses. What changes with a counter has no value of its own for a
-// position: it counts as one that uses both.
+// Which positions each node uses. Values that change with a counter have no single value for a
+// position, so they count as using both.
 std::vector<std::uint8_t> positions_of(const ir::Graph& graph) {
     const std::vector<Dependence> uses = dependences(graph);
     const std::vector<NodeId> counters = ir::counters_of(graph);
@@ -26,7 +26,7 @@ std::vector<std::uint8_t> positions_of(const ir::Graph& graph) {
     return positions;
 }
 
-// Nothing where there is no such function.
+// Nothing if there is no such function.
 template <int kArity, typename Function>
 std::optional<Fact> call(Function function, const std::array<Fact, 3>& x) {
     if constexpr (kArity == 1 && std::is_invocable_v<Function, Fact>)
@@ -41,7 +41,7 @@ std::optional<Fact> call(Function function, const std::array<Fact, 3>& x) {
 
 constexpr int arity(std::string_view signature) { return static_cast<int>(signature.find('>')); }
 
-// By the function of common/interval.h that is named as the operator is, if there is one.
+// Evaluates the function of common/interval.h that is named like the operator, if there is one.
 std::optional<Fact> known_interval(Op op, const std::array<Fact, 3>& operands) {
     switch (op) {
     case Op::counter: return interval::counter(operands[0], operands[1]);
@@ -64,8 +64,8 @@ Fact fact_of(ir::Type type, const ir::Value<double>& value) {
     return std::isfinite(value.real) ? Fact{value.real, value.real} : interval::anything();
 }
 
-// Whether some values of q and kv that share a tile decide this node: without, intervals of it are
-// never more than its type says.
+// Finds nodes that interval arithmetic over a tile may decide; for others, an interval never says
+// more than the type.
 class Informative {
   public:
     Informative(const ir::Graph& graph, NodeId mask)
@@ -85,7 +85,7 @@ class Informative {
         case Op::sum:
         case Op::imod:
         case Op::ixor: return false;
-        // One side is enough to hide, or to show.
+        // One known operand can be enough to hide, or to show.
         case Op::band:
         case Op::bor: return std::ranges::any_of(node.operands, known);
         default: break;
@@ -143,14 +143,14 @@ TileClassifier::TileClassifier(const ir::Program& program, NodeId mask,
     fill(keys_, Dependence::kv);
 }
 
-// To be asked before each evaluation: looks at the clock now and then.
+// Called before each evaluation; reads the clock now and then.
 bool TileClassifier::is_over() const {
     constexpr std::uint32_t kEvaluations = 1024;
     return watch_.was_ended() || (++evaluations_ % kEvaluations == 0 && watch_.is_over());
 }
 
-// The nodes that a side hands on are those of it alone that are the mask, or that an operator of
-// both sides uses.
+// Finds the nodes that each side computes: those that use it alone and that are the mask, or
+// operands of an operator that uses both sides.
 void TileClassifier::find_nodes() {
     const ir::Graph& graph = program_.graph;
     std::vector<bool> used(graph.size());

@@ -1,8 +1,8 @@
-// Which tiles of the score matrix a mask leaves empty, and which it leaves whole.
+// Classifies tiles of the score matrix: which ones a mask leaves empty, and which full.
 //
-// What uses q alone or kv alone is evaluated exactly, once for each position; its least and
-// greatest value in a tile enter interval arithmetic over the few operators that bring q and kv
-// together. Where that does not tell, the elements of the tile are looked at until one is visible
+// Values of q alone or kv alone are evaluated exactly, once for each position; their least and
+// greatest values in a tile are combined by interval arithmetic over the few operators that use
+// both q and kv. If that does not decide a tile, its elements are evaluated until one is visible
 // and one is hidden.
 #pragma once
 
@@ -19,7 +19,7 @@
 
 namespace flexc::analysis {
 
-// How much work it takes to know the tiles of a mask.
+// How much work it takes to classify the tiles of a mask.
 enum class MaskTier : std::uint8_t {
     constant,    // all or nothing is visible
     closed_form, // a range of keys for each query, from a few numbers of each head
@@ -28,7 +28,7 @@ enum class MaskTier : std::uint8_t {
 };
 MaskTier tier_of(const ir::Graph& graph, ir::NodeId mask, const Band& band);
 
-// Whether other arithmetic than that of the kernels, more exact, may see other elements.
+// Whether arithmetic that is more exact than the kernels' may give other visible elements.
 bool uses_real_arithmetic(const ir::Graph& graph, ir::NodeId mask);
 
 enum class TileClass : std::uint8_t { empty, partial, full };
@@ -43,26 +43,26 @@ struct TiledAxis {
     }
 };
 
-// What an operator of this type gives in a tile, from what its operands can be there; and whether
-// anything is ever known of that.
+// The interval of an operator's result in a tile, given its operands' intervals; and whether
+// anything is ever known of it.
 interval::Fact tile_interval(ir::Op op, ir::Type type,
                              const std::array<interval::Fact, 3>& operands);
 bool has_tile_interval(ir::Op op);
 
-// The tiles of one (b, h).
+// Classifies the tiles of one (b, h).
 class TileClassifier {
   public:
-    // The environment names b, h, h_kv, sizes, params and buffers. The program must stay. Once the
-    // watch is over, answers come soon and mean nothing.
+    // The environment has values for b, h, h_kv, sizes, params and buffers. The program must
+    // outlive this object. Once the watch is over, results come at once and are meaningless.
     TileClassifier(const ir::Program& program, ir::NodeId mask, const ir::Environment& environment,
                    TiledAxis queries, TiledAxis keys, support::Watch watch = {});
 
     TileClass classify(std::int64_t query_tile, std::int64_t key_tile) const;
-    // By intervals alone; nothing where they do not tell.
+    // Classifies by intervals alone; nothing if these do not decide.
     std::optional<TileClass> test(std::int64_t query_tile, std::int64_t key_tile) const;
 
   private:
-    // What one side gives: values of some nodes at each position, and their intervals in each tile.
+    // One side's values: those of some nodes at each position, and their intervals in each tile.
     struct Side {
         TiledAxis axis;
         std::vector<ir::NodeId> nodes;

@@ -1,4 +1,4 @@
-// From a Mod to code that runs on a device, through the disk cache. One function per backend.
+// From a Mod to code that runs on a device, by way of the disk cache. One function per backend.
 #pragma once
 
 #include <chrono>
@@ -28,13 +28,14 @@ Result<OfflineResult> build_cubins(const passes::Mod& mod, const CompileOptions&
                                    std::string_view arch, OfflineCalls calls, cache::Store& store,
                                    const support::Watch& watch);
 
-// What was read to a kernel, by the passes and the backend of the options' device. `start` is when
-// the compile began.
+// Makes a kernel of a parsed program, with the passes and the backend of the options' device.
+// start: when the compile began.
 Result<cache::Modules<detail::KernelState>::Made>
 make_kernel(Front front, const CompileOptions& options, const support::Watch& watch,
             std::chrono::steady_clock::time_point start);
 
-// What these would say before a backend compiler runs; an empty `arch` is that of the device.
+// Return the errors that can be found without running a backend compiler. An empty `arch` means
+// that of the device.
 Result<void> check_cpu(const CompileOptions& options);
 Result<void> check_cuda(const passes::Mod& mod, const CompileOptions& options,
                         std::string_view arch, cache::Store& store);

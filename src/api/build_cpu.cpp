@@ -11,7 +11,7 @@ namespace flexc::api {
 
 namespace {
 
-// Of the backend, for what a CPU can do at all.
+// The backend's identity, if the CPU can do what the options ask for.
 Result<std::string> identity_for(const CompileOptions& options) {
     if (options.forward_kernel == ForwardKernel::specialized ||
         (options.backward && options.backward_kernel == BackwardKernel::specialized))

@@ -1,4 +1,4 @@
-// The C ABI of what a host needs to run kernels: errors, compiles, signatures, plans, launches.
+// The C ABI for running kernels: errors, compiles, signatures, plans, launches.
 #include "flexc/flexc_c.h"
 
 #include <memory>
@@ -38,10 +38,10 @@ using flexc::api::fill_struct;
 using flexc::api::invalid;
 using flexc::api::text_at;
 
-// For when there is no memory to say so in.
+// Returned when there is no memory for an error object.
 const flexc_error kOutOfMemory{FLEXC_ERROR_LIMIT, "out of memory"};
 
-// What flexc_forward and flexc_backward have in common.
+// Arguments that flexc_forward and flexc_backward share.
 struct LaunchArguments {
     std::vector<flexc::NamedTensor> buffers;
     flexc::Workspace workspace;
@@ -61,7 +61,7 @@ struct LaunchArguments {
     }
 };
 
-// That tensors have beside them.
+// Reads the length tensors that come with the tensors.
 template <typename Tensors>
 Result<std::optional<flexc::LengthTensors>> lengths_of(const Tensors* tensors) {
     const auto read = flexc::api::read_struct(tensors, "tensors");

@@ -1,5 +1,5 @@
-// What every function of the C ABI does: it reads its structs, calls the C++ API, and turns what
-// comes back into a status. Nothing is thrown across it.
+// Common code of all functions of the C ABI: they read structs, call the C++ API, and convert its
+// result to a status. No exception crosses the ABI.
 #pragma once
 
 #include <new>
@@ -45,7 +45,7 @@ inline const char* text_at(const std::vector<std::string>& texts, std::size_t in
     return index < texts.size() ? texts[index].c_str() : nullptr;
 }
 
-// As C has them; they live as long as the texts.
+// C strings, valid as long as the texts.
 inline std::vector<const char*> pointers_to(const std::vector<std::string>& texts) {
     std::vector<const char*> pointers;
     for (const std::string& text : texts)

@@ -25,7 +25,7 @@ template <typename Struct> Result<Struct> read_struct(const Struct* given, const
     const std::uint32_t size = given->struct_size;
     if (size < sizeof(std::uint32_t) || size > kLargestStruct)
         return invalid(std::string(what) + ": struct_size is not set");
-    // Or a part of a pointer would be read.
+    // Otherwise a part of a pointer would be read.
     if (size % alignof(Struct) != 0)
         return invalid(std::string(what) + ": struct_size is not the size of a struct");
     const auto* bytes = reinterpret_cast<const unsigned char*>(given);
@@ -65,7 +65,7 @@ Result<Enum> read_enum(std::int32_t given, std::int32_t last, const char* what) 
 
 std::string text_or(const char* given, std::string fallback);
 
-// Of flexc_cancel_token, which only C sees.
+// The token of a flexc_cancel_token, which only the C ABI has.
 CancelToken token_of(const flexc_cancel_token* token);
 Result<CompileOptions> read_options(const flexc_compile_options* given);
 Result<Device> read_device(std::int32_t device, std::int32_t index);

@@ -1,4 +1,5 @@
-// The C ABI of what surrounds kernels: explanations, packs, masks, the library, the cache, memory.
+// The C ABI of everything around kernels: explanations, packs, masks, the library, the cache,
+// memory.
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -43,7 +44,7 @@ using flexc::api::fill_struct;
 using flexc::api::invalid;
 using flexc::api::text_or;
 
-// A handle for `value`, whose functions find it in their first argument.
+// Returns `value` as a handle, the first argument of its functions.
 template <typename Handle, typename Value> void hand_out(Handle** out, Value value) {
     *out = new Handle{std::move(value)};
 }

@@ -22,8 +22,8 @@ bool is_serialised(const cuda::NvrtcOutput& output) {
     return std::ranges::any_of(output.kernels, &cuda::KernelUsage::serialised);
 }
 
-// How many candidates what was compiled rules out, beginning with its own. A kernel can lose more
-// than half of its speed when registers spill or products are serialised.
+// How many candidates this result rules out, starting with its own: a kernel can lose more than
+// half of its speed when registers spill or wgmma is serialised.
 std::size_t refusals(const cuda::NvrtcOutput& output, const KernelConfig& config) {
     const int spilled = spilled_bytes(output);
     if (spilled <= config.tolerated_spills && !is_serialised(output)) return 0;
@@ -32,14 +32,14 @@ std::size_t refusals(const cuda::NvrtcOutput& output, const KernelConfig& config
     return 1 + static_cast<std::size_t>(is_hopeless ? config.saving_forms : is_beside ? 0 : 1);
 }
 
-// Compiles candidates as they are asked for.
+// Compiles candidates on demand.
 class Attempts {
   public:
     Attempts(std::span<const KernelConfig> candidates, const Compiler& compiler)
         : candidates_(candidates), compiler_(compiler) {}
 
-    // Where one was refused, so is the next one often: the one after it is compiled beside it. A
-    // family's candidates take about as long, later ones rather less.
+    // If one candidate is refused, the next one often is too, so the one after it is compiled in
+    // parallel. Candidates of a family take about equally long.
     Result<Attempt> get(std::size_t at) {
         if (beside_.valid() && at == at_beside_) return beside_.get();
         beside_ = {}; // ends before others begin
@@ -59,8 +59,7 @@ class Attempts {
     std::future<Result<Attempt>> beside_;
 };
 
-// Which refused candidate spilled least. Each gave way to one that might have spilled less, and
-// that is slower where it does not.
+// Keeps the refused candidate that spills least. The candidates after it may turn out to be slower.
 class BestRefused {
   public:
     explicit BestRefused(std::span<const KernelConfig> candidates) : candidates_(candidates) {}
@@ -71,15 +70,15 @@ class BestRefused {
         if (!best_ || spilled < best_->tolerated_spills) best_ = {at, spilled, std::move(attempt)};
     }
 
-    // That one, before `next` is tried after `at`, if they are of two families: it is better than
-    // the other's kernels if it spills no more than the last of its own may.
+    // Returns it before `next` is tried after `at`, if these are of two families: it is better than
+    // the other family's kernels if it spills no more than the last one of its own family may.
     std::optional<Choice> instead_of(std::size_t next, std::size_t at) {
         const bool is_better = candidates_[next].family != candidates_[at].family && best_ &&
                                best_->tolerated_spills <= candidates_[next - 1].tolerated_spills;
         return is_better ? std::exchange(best_, {}) : std::nullopt;
     }
 
-    // That one, where it is better than one that was accepted.
+    // Returns it if it is better than the accepted one.
     std::optional<Choice> instead_of(const cuda::NvrtcOutput& accepted) {
         const bool is_better = best_ && (is_serialised(accepted) ||
                                          best_->tolerated_spills <= spilled_bytes(accepted));

@@ -1,5 +1,4 @@
-// Which of a kernel's candidates becomes its machine code: they are compiled until one does not
-// spill.
+// Chooses one of a kernel's candidates: they are compiled until one does not spill.
 #pragma once
 
 #include <cstddef>
@@ -19,10 +18,10 @@ struct Attempt {
     cuda::NvrtcOutput output;
 };
 
-// What candidates are compiled by. Both may be called from several threads.
+// How candidates are compiled. Both functions may be called from several threads.
 struct Compiler {
     std::function<Result<Attempt>(std::size_t at)> attempt;
-    // Whether as many more compiles would have processors of their own.
+    // Whether there are idle processors for as many more compiles.
     std::function<bool(int count)> has_room;
 };
 
@@ -32,7 +31,7 @@ struct Choice {
     Attempt attempt;
 };
 
-// The same one whether or not there is room: the next two are compiled at once where there is.
+// The result does not depend on has_room(), which only allows compiling two candidates at once.
 Result<Choice> choose_candidate(std::span<const plan::KernelConfig> candidates,
                                 const Compiler& compiler, const support::Log& log);
 

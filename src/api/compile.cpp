@@ -1,4 +1,4 @@
-// The story of the whole: text to program to mod to machine code to a handle.
+// The whole pipeline: text to program to mod to machine code to handle.
 #include "flexc/compile.h"
 
 #include <chrono>
@@ -23,8 +23,8 @@ double milliseconds_since(Clock::time_point start) {
     return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
 }
 
-// Of the question, not of the generated code: a repeated compile() is one look-up, no parse. The
-// whole text, so that no two questions have one key.
+// The key of a compile's inputs, not of the generated code, so that a repeated compile() is one
+// look-up without parsing. It contains the whole text, so no two inputs share a key.
 std::string key_of(std::string_view text, const CompileOptions& options) {
     cache::KeyBuilder key;
     key.field("text", text).field("mask_mod", options.mask_mod).field("sink", options.sink);

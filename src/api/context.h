@@ -1,4 +1,4 @@
-// What one process shares: compiled kernels and cache folders. The only global state of flexc.
+// State that a process shares: compiled kernels and cache folders. The only global state of flexc.
 #pragma once
 
 #include <memory>
@@ -17,7 +17,7 @@ struct Context {
     cache::Stores stores;
     std::shared_ptr<support::Runs> runs = std::make_shared<support::Runs>();
 
-    // Of a compile that begins now.
+    // The watch of a compile that starts now.
     support::Watch watch(const CompileOptions& options) const {
         return {options.limits, options.cancel, runs};
     }

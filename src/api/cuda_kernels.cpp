@@ -23,10 +23,10 @@ using plan::KernelConfig;
 
 namespace {
 
-// One kernel on its way from its candidates to machine code.
+// Makes the machine code of one kernel from its candidates.
 class Making {
   public:
-    // `variant`: whose main kernel it is, if so.
+    // variant: the one whose main kernel this is; null for other kernels.
     Making(const plan::Program& program, std::span<const KernelConfig> candidates,
            const plan::Variant* variant)
         : program_(program), candidates_(candidates), variant_(variant) {}
@@ -95,7 +95,7 @@ class Making {
     const plan::Variant* variant_;
 };
 
-// All at once, one thread for each: NVRTC compiles independent programs in parallel.
+// Runs all tasks in parallel, one thread each: NVRTC can compile independent programs in parallel.
 Result<void> run_all(const std::vector<std::function<Result<void>()>>& tasks) {
     std::vector<std::optional<Result<void>>> results(tasks.size());
     {
@@ -186,7 +186,8 @@ Result<CompiledKernel> compile_kernel(const plan::Program& program,
 
 Result<CompiledPass> compile_pass(const plan::Program& program, const plan::Variant& variant,
                                   cache::Store& store, const support::Watch& watch) {
-    // Kernels beside the main one are those of its first candidate, unless it becomes another.
+    // The other kernels are those for the main kernel's first candidate; they are made again if
+    // another one is chosen.
     plan::PassPlan expected = plan::pass_of(program, variant, variant.candidates.front());
     std::vector<std::optional<CompiledKernel>> compiled(expected.kernels.size());
     std::vector<std::function<Result<void>()>> tasks;
@@ -267,7 +268,7 @@ Result<void> check_kernels(const plan::Program& program, cache::Store& store) {
     if (auto checked = check_nvrtc_arguments(program.mod()); !checked) return checked;
     auto compiler = cuda::check_nvrtc(program.target().arch);
     if (compiler) return {};
-    // Without a compiler, every kernel has to be in the cache or a pack.
+    // Without a compiler, every kernel must be in the cache or a pack.
     const auto is_kept = [&](std::span<const KernelConfig> candidates,
                              const plan::Variant* variant) {
         const Making making(program, candidates, variant);
@@ -290,7 +291,7 @@ Result<void> check_kernels(const plan::Program& program, cache::Store& store) {
 }
 
 Result<void> check_argument_bytes(const passes::Mod& mod, int version, std::string_view whose) {
-    // Beside the words: what a kernel may take more, and where it starts.
+    // Argument bytes besides the program's words: the most that any kernel takes, and padding.
     constexpr std::size_t kOthers =
         sizeof(AttentionArguments) + plan::kMostFamilyBytes +
         std::max({sizeof(PlanArguments), sizeof(ForwardTensorMaps), sizeof(BackwardTensorMaps)}) +

@@ -14,12 +14,13 @@
 
 namespace flexc::api {
 
-// make_plan(), with what only the text of the kernels tells of a mask.
+// Like make_plan(), with facts about the mask that are known only from the kernels' text.
 Result<plan::KernelPlan> plan_of(const plan::Program& program);
 
 std::string mod_text(const plan::Program& program, const plan::KernelConfig& config);
 
-// The first of the candidates that does not spill. `variant`: whose main kernel it is, if so.
+// Compiles the first candidate that does not spill. variant: the one whose main kernel this is;
+// null for other kernels.
 Result<CompiledKernel> compile_kernel(const plan::Program& program,
                                       std::span<const plan::KernelConfig> candidates,
                                       const plan::Variant* variant, cache::Store& store,
@@ -42,11 +43,11 @@ struct CompiledPlan {
 Result<CompiledPlan> compile_plan(const plan::Program& program, const plan::KernelPlan& plan,
                                   cache::Store& store, const support::Watch& watch);
 
-// What compile_plan() would say before a compiler runs.
+// Returns the errors of compile_plan() that can be found without running a compiler.
 Result<void> check_kernels(const plan::Program& program, cache::Store& store);
 
-// Whether compiler and driver, of this version, take kernels with as many arguments as the program
-// needs.
+// Fails if the compiler or driver of this version does not accept kernels with as many argument
+// bytes as the program needs.
 Result<void> check_argument_bytes(const passes::Mod& mod, int version, std::string_view whose);
 
 } // namespace flexc::api

@@ -167,7 +167,7 @@ class EventPair {
 
 using Work = Result<void> (*)(void*);
 
-// Calls that fill so much time.
+// Number of calls that take `total_ms`, at least `least`.
 int calls_for(double total_ms, double one_ms, int least) {
     constexpr double kMost = 1000;
     return std::max(least, static_cast<int>(std::min(total_ms / std::max(one_ms, 1e-3), kMost)));

@@ -13,7 +13,7 @@
 
 namespace flexc::api {
 
-// Options with defaults filled in, or what is wrong with them.
+// Returns the options with defaults filled in, or what is wrong with them.
 Result<CompileOptions> complete(CompileOptions options);
 
 struct Front {
@@ -23,7 +23,7 @@ struct Front {
 };
 Result<Front> read_program(std::string_view text, const CompileOptions& options);
 Result<passes::Mod> lower_program(Front front, const CompileOptions& options);
-// Both, for those who have nobody to tell the warnings.
+// Both steps, for callers that do not report warnings.
 Result<passes::Mod> lower_text(std::string_view text, const CompileOptions& options);
 
 } // namespace flexc::api

@@ -10,7 +10,8 @@ namespace flexc::api {
 
 namespace {
 
-// Of flexc's own files a digest, which was computed when flexc was built; of all else the text.
+// Adds a digest for flexc's own files, which was computed at build time, and the text for all
+// others.
 void add_file(cache::KeyBuilder& key, std::string_view path, const cuda::SourceFile& file) {
     const bool is_ours = !file.digest.empty();
     key.field(path, is_ours ? "sha256" : "text").field("", is_ours ? file.digest : file.text);
@@ -30,8 +31,8 @@ cache::Digest source_of(const cuda::Translation& translation) {
     return cache::digest_of(sources(translation).text());
 }
 
-// Whatever reaches the compiler. Its own version is not here: a cubin stays right when NVRTC is
-// updated, and finding the version would load a library of 100 MB that a hit does not need.
+// Everything that reaches the compiler. The compiler's version is not included: a cubin stays valid
+// when NVRTC is updated, and finding the version would load a library of 100 MB on every cache hit.
 Identity identify(const cuda::Translation& translation, std::string_view arch) {
     cache::KeyBuilder key;
     key.field("kind", "cubin").field("flexc", FLEXC_VERSION);
@@ -42,9 +43,9 @@ Identity identify(const cuda::Translation& translation, std::string_view arch) {
             .source = cache::digest_of(source.text())};
 }
 
-// Registers, spills, shared bytes and compile time, how many configurations were refused before
-// this one, the source of this one (64 digits), and its schedule if that was given, as text:
-// "168 0 98304 412.5 0 0123...cdef "
+// The entry's metadata as text: registers, spills, shared bytes, compile time, number of
+// configurations refused before this one, digest of this one's source (64 digits), and its schedule
+// if one was given: "168 0 98304 412.5 0 0123...cdef "
 cache::Entry entry_of(const CompiledKernel& one) {
     const KernelInfo& info = one.kernel.info;
     return {.metadata = formatted("{} {} {} {} {} {} {}", info.registers, info.spill_bytes,

@@ -1,4 +1,4 @@
-// A CUDA kernel as the cache keeps it.
+// The cache's form of a CUDA kernel.
 #pragma once
 
 #include <optional>
@@ -12,13 +12,13 @@
 
 namespace flexc::api {
 
-// Where the cache has a kernel.
+// The key and identity of a kernel in the cache.
 struct Identity {
     cache::Key key;
     cache::Digest source;
 };
 Identity identify(const cuda::Translation& translation, std::string_view arch);
-// The source alone.
+// The digest of the source alone.
 cache::Digest source_of(const cuda::Translation& translation);
 
 struct CompiledKernel {
@@ -31,7 +31,8 @@ struct CompiledKernel {
 };
 
 cache::Entry entry_of(const CompiledKernel& one);
-// All but the identity, and what follows from the configuration. Nothing unless entry_of wrote it.
+// Reads everything except the identity and what follows from the configuration. Nothing if
+// entry_of() did not write the entry.
 std::optional<CompiledKernel> read_entry(cache::Entry entry);
 
 } // namespace flexc::api

@@ -11,7 +11,7 @@ namespace flexc {
 
 namespace {
 
-// Of the comment "# Also called natten, neighborhood attention."
+// Reads the names in the comment "# Also called natten, neighborhood attention."
 std::vector<std::string> other_names(std::string_view text) {
     constexpr std::string_view kStart = "\n# Also called ", kBetween = ", ";
     std::vector<std::string> names;

@@ -23,7 +23,7 @@ char letter(TileClass tile) {
     return tile == TileClass::full ? '#' : tile == TileClass::partial ? '/' : '.';
 }
 
-// One view per buffer of the program; empty where the caller has none.
+// Returns one view per buffer of the program; empty if the caller gave none.
 std::vector<TensorView> views_of(const ir::Program& program, std::span<const NamedTensor> buffers) {
     std::vector<TensorView> views(program.buffers.size());
     for (std::size_t i = 0; i < views.size(); ++i)
@@ -32,7 +32,7 @@ std::vector<TensorView> views_of(const ir::Program& program, std::span<const Nam
     return views;
 }
 
-// Whether all is there that the mask reads.
+// Fails if a buffer that the mask reads is missing.
 Result<void> check_reads(const passes::Mod& mod, std::span<const TensorView> views,
                          std::span<const std::int64_t> sizes) {
     const ir::Program& program = mod.program;
@@ -48,7 +48,7 @@ Result<void> check_reads(const passes::Mod& mod, std::span<const TensorView> vie
     return {};
 }
 
-// An error where the watch is over.
+// Fails if the watch is over.
 Result<void> check(const support::Watch& watch, const CompileOptions& options) {
     if (!watch.is_over() && !watch.was_ended()) return {};
     if (options.cancel.is_cancelled())
@@ -86,7 +86,7 @@ Result<MaskMap> mask_map(std::string_view text, const CompileOptions& given, con
             return checked.error();
 
         const analysis::Dependence reads = mod->dependence[mod->mask];
-        // A tile beyond its axis is the whole axis.
+        // A tile that is longer than its axis is the whole axis.
         const TiledAxis queries{sizes.q_len, plan->q_offset, std::min(tile.queries, sizes.q_len)};
         const TiledAxis keys{sizes.kv_len, plan->kv_offset, std::min(tile.keys, sizes.kv_len)};
         MaskMap map{.batches = reads.has(analysis::Dependence::b) ? sizes.batch : 1,

@@ -1,5 +1,5 @@
-// The ways in which the forward kernel may divide its work: which there are, and which one the
-// cache keeps for a program.
+// Schedules of the forward kernel: lists them, and stores the one that the cache keeps for a
+// program.
 #include "api/backend.h"
 #include "api/context.h"
 #include "api/cuda_kernels.h"
@@ -13,7 +13,7 @@ namespace {
 
 using Program = std::unique_ptr<const plan::Program>;
 
-// Of the forward alone; options.schedule is left to the caller.
+// Lowers the program for its forward alone; the caller sets options.schedule.
 Result<Program> program_of(std::string_view text, const CompileOptions& given,
                            std::string_view arch) {
     auto options = api::complete(given);
@@ -65,7 +65,7 @@ Result<void> keep_schedule(std::string_view text, const CompileOptions& options,
         if (!usual) return usual.error();
         auto usual_plan = api::plan_of(**usual);
         if (!usual_plan) return usual_plan.error();
-        // Of the forward kernel that compile() looks for when it is given no schedule.
+        // The kernel that compile() looks for if no schedule is given.
         const plan::KernelConfig& config = usual_plan->forward.front().candidates.front();
         auto translation = cuda::fill_template(config, api::mod_text(**usual, config));
         if (!translation) return translation.error();

@@ -1,4 +1,4 @@
-// Machine code of a template that no program is in.
+// Machine code of a template that does not depend on a program.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace flexc::api {
 
-// A cubin for a device, from the cache or the compiler.
+// Returns a cubin for a device, from the cache or the compiler.
 Result<std::string> compile_template(std::string_view path, int device,
                                      const CompileOptions& options);
 

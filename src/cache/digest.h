@@ -25,8 +25,8 @@ struct Digest {
 
 Digest digest_of(std::string_view bytes);
 
-// All that decides an answer, and its digest. What is found under the digest is compared with the
-// text, so that no two questions can share an answer.
+// Everything that determines a result, and its digest. The text is compared when an entry is found
+// under the digest, so that two keys can never share a result.
 struct Key {
     std::string text;
     Digest digest;

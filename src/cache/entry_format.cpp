@@ -14,7 +14,8 @@ namespace {
 // A text-mode copy would break the line ends, and the magic with them.
 constexpr std::string_view kMagic("flexc\r\n\x1a", 8);
 
-// Against accidents, not attacks: who can write to the folder can write any code into it.
+// Protects against accidents, not attacks: whoever can write to the folder can write any code into
+// it.
 struct Checksum {
     std::uint64_t high = 0, low = 0;
     bool operator==(const Checksum&) const = default;
@@ -54,7 +55,7 @@ class Reader {
     std::size_t at_ = 0;
 };
 
-// Of a whole file but the checksum itself, which ends its header.
+// The checksum of a whole file except the checksum itself, which ends the header.
 Checksum checksum_of(std::string_view file) {
     XXH3_state_t state;
     XXH3_128bits_reset(&state);
@@ -64,7 +65,7 @@ Checksum checksum_of(std::string_view file) {
     return {hash.high64, hash.low64};
 }
 
-// Nothing when the magic or the version is another's.
+// Nothing if the magic or the version does not match.
 std::optional<Header> decode_header(std::string_view bytes) {
     if (bytes.size() < kHeaderSize) return std::nullopt;
     Reader reader(bytes);

@@ -1,5 +1,5 @@
-// Compiles that failed not long ago: a server that is asked again for a program that takes minutes
-// to fail answers at once. Of this process alone.
+// Remembers recent failed compiles, so that a server which is asked again for a program that takes
+// minutes to fail answers at once. For this process only.
 #pragma once
 
 #include <chrono>
@@ -21,7 +21,7 @@ class Failures {
     static constexpr std::chrono::minutes kKept{5};
     static constexpr std::size_t kMost = 256;
 
-    // What `key` failed with under these limits or wider ones.
+    // Returns the error with which `key` failed under these limits or wider ones.
     std::optional<Error> find(const std::string& key, const CompileLimits& limits,
                               Clock::time_point now = Clock::now()) {
         const std::lock_guard lock(mutex_);
@@ -54,7 +54,7 @@ class Failures {
         Clock::time_point since;
     };
 
-    // Whether a compile could do all that `asked` lets it; 0 stands for no limit.
+    // Whether `limits` allow everything that `asked` does; 0 means no limit.
     static bool allows(const CompileLimits& limits, const CompileLimits& asked) {
         const auto within = [](auto most, auto value) {
             return most <= 0 || (value > 0 && value <= most);

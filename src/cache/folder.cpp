@@ -55,8 +55,8 @@ std::string reason_not_opened(const std::string& path, int error) {
 std::string unique_name() {
     static std::atomic<std::uint32_t> counter = 0;
     std::uint64_t random = 0;
-    // Without it the pid and the counter still tell apart all but other machines on one network
-    // folder, and those O_EXCL does.
+    // Without a random number, the pid and the counter distinguish all but other machines on a
+    // network folder, and for those O_EXCL does.
     if (::getrandom(&random, sizeof random, GRND_NONBLOCK) < 0) random = 0;
     return formatted("{}{}-{}-{:016x}", kTemporaryPrefix, ::getpid(), counter.fetch_add(1), random);
 }
@@ -142,7 +142,8 @@ int Folder::publish(const std::string& temporary, const std::string& name, bool 
 }
 
 std::vector<FolderFile> Folder::files() const {
-    // A descriptor of its own: the position in a shared one would be shared with other threads.
+    // Opens another descriptor, as the read position of a shared one would be shared with other
+    // threads.
     const int copy = ::openat(descriptor_.number(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR* listing = copy < 0 ? nullptr : ::fdopendir(copy);
     if (listing == nullptr) {

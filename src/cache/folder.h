@@ -30,7 +30,7 @@ class Descriptor {
     int number_;
 };
 
-// A file as it was when it was looked at.
+// The state of a file when it was last examined.
 struct FileStamp {
     dev_t device = 0;
     ino_t inode = 0;
@@ -58,7 +58,7 @@ class Folder {
         int error = 0; // errno when there is no descriptor
     };
     File open_file(const std::string& name) const;
-    // A new file of a name that nobody else has.
+    // Creates a file with a unique name.
     File create_temporary(std::string& name) const;
     // Gives a finished temporary file its name. 0, EEXIST when the name is taken, or errno.
     int publish(const std::string& temporary, const std::string& name, bool hard_links) const;
@@ -81,7 +81,8 @@ struct Folder::Opened {
 
 inline constexpr std::string_view kTemporaryPrefix = ".flexc-tmp-";
 
-// Whole transfers in spite of signals and short counts. 0, errno, or -1 when the file ends early.
+// Complete transfers, despite signals and short counts. Returns 0, errno, or -1 if the file ends
+// early.
 int read_all(int descriptor, char* bytes, std::size_t size, std::uint64_t offset);
 int write_all(int descriptor, std::string_view bytes);
 

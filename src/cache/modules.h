@@ -1,5 +1,5 @@
-// What this process has compiled, by the whole text of a key. Callers that ask for one key at once
-// share one compile.
+// The compiled kernels of this process, by the whole text of a key. Callers that ask for one key at
+// once share one compile.
 #pragma once
 
 #include <chrono>
@@ -53,10 +53,11 @@ template <typename T> class Modules {
 
     explicit Modules(ModulesLimits limits = {}) : limits_(limits) {}
 
-    // The value of `key`; calls `make` unless it is known or another thread is making it. A
-    // failure, be it an Error or an exception, goes to everyone who waits for it and is not
-    // remembered.
-    // keep_waiting is asked now and then, without a lock, by callers that wait: an error ends it.
+    // Returns the value of `key`; calls `make` unless the value exists or another thread is making
+    // it. A failure, whether an Error or an exception, is returned to all who wait for it and is
+    // not remembered.
+    // keep_waiting is called now and then by waiting callers, without a lock; an error ends the
+    // wait.
     using KeepWaiting = std::function<Result<void>()>;
     Result<Value> get(const std::string& key, const Make& make,
                       const KeepWaiting& keep_waiting = {}) {
@@ -136,12 +137,13 @@ template <typename T> class Modules {
         return *flight->result;
     }
 
-    // Whether the maker of `flight` is this thread, or waits, however indirectly, for it.
+    // Whether the thread that makes `flight` is this one, or is waiting for it directly or
+    // indirectly.
     bool waits_for_me(FlightPointer flight) const {
         while (true) {
             if (flight->owner == std::this_thread::get_id()) return true;
             const auto next = waiting_.find(flight->owner);
-            // What the parent's threads waited for says nothing about ours.
+            // After fork, entries of the parent's threads do not count.
             if (next == waiting_.end() || next->second->done() ||
                 next->second->process != ::getpid())
                 return false;
@@ -177,11 +179,11 @@ template <typename T> class Modules {
         made.bytes += key.size();
         std::list<Item> newest;
         newest.push_front({key, std::move(made)});
-        // All that can fail comes before what is kept changes.
+        // Everything that can fail happens before the state changes.
         entries_[newest.front().key] = newest.begin();
         bytes_ += newest.front().made.bytes;
         recent_.splice(recent_.begin(), newest);
-        // The newest stays, even if it is larger than the bound: its caller is about to use it.
+        // Keep the newest, even if it exceeds the limit: its caller is about to use it.
         while (recent_.size() > 1 && (recent_.size() > limits_.count || bytes_ > limits_.bytes)) {
             bytes_ -= recent_.back().made.bytes;
             entries_.erase(recent_.back().key);
@@ -193,7 +195,7 @@ template <typename T> class Modules {
     const ModulesLimits limits_;
     mutable std::mutex mutex_;
     std::list<Item> recent_; // the latest used first
-    // Views of the keys in recent_, whose items never move.
+    // Keys are views into recent_, whose items never move.
     std::unordered_map<std::string_view, typename std::list<Item>::iterator> entries_;
     std::unordered_map<std::string, FlightPointer> flights_;
     std::unordered_map<std::thread::id, FlightPointer> waiting_;

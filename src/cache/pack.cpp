@@ -41,7 +41,7 @@ std::optional<Entry> load_from_pack(const std::string& folder, const Key& key,
         return std::nullopt;
     }
     auto entry = decode_entry(file.bytes, key);
-    // Not healed, as it is not ours to write; the user has to know why the compiler runs.
+    // A pack is not ours to repair; the user must know why the compiler runs.
     if (!entry) log.warn("{} is damaged and is not used", path);
     return entry;
 }

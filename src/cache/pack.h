@@ -1,5 +1,5 @@
-// A pack: a folder of whole entries that travels with a program, so that where it runs no compiler
-// is needed. It is only read, and trusted because its user names it.
+// A pack: a folder of complete entries that is shipped with a program, so that no compiler is
+// needed where it runs. It is only read, and trusted because the user names it.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace flexc::cache {
 
-// CacheOptions::pack, else FLEXC_PACK; empty when there is none.
+// Returns CacheOptions::pack, else FLEXC_PACK; empty if neither is set.
 std::string pack_folder(const CacheOptions& options);
 
 struct PackState {

@@ -27,7 +27,7 @@ std::int64_t age_in_seconds(const FileStamp& stamp) {
 }
 
 std::int64_t steady_seconds() {
-    // Never 0, which means "not yet".
+    // Never 0, which means "not measured yet".
     return 1 + std::chrono::duration_cast<std::chrono::seconds>(
                    std::chrono::steady_clock::now().time_since_epoch())
                    .count();
@@ -49,12 +49,12 @@ Reading read_entry(const Folder::File& file, const Key& key, Entry& entry) {
     return Reading::whole;
 }
 
-// 0 or errno. What is written is on the disk before it has its name: a power cut must not leave a
-// name without its bytes.
+// Returns 0 or errno. The data is flushed to disk before the file gets its name, so that a power
+// failure cannot leave a name without data.
 int write_entry(Folder::File& file, const Key& key, const Entry& entry) {
     const int descriptor = file.descriptor.number();
     if (const int error = write_all(descriptor, encode_entry(key, entry))) return error;
-    // EINVAL: a file system that has no such thing.
+    // EINVAL: the file system does not support it.
     if (::fdatasync(descriptor) != 0 && errno != EINVAL) return errno;
     return file.descriptor.close();
 }
@@ -77,7 +77,7 @@ std::string cache_directory(const CacheOptions& options) {
     std::error_code error;
     std::string path = std::filesystem::absolute(chosen, error).lexically_normal().string();
     if (error) return {};
-    // With a slash at its end a symbolic link would be followed.
+    // With a trailing slash, a symbolic link would be followed.
     while (path.size() > 1 && path.back() == '/')
         path.pop_back();
     return path;
@@ -151,7 +151,8 @@ std::optional<Entry> Store::lookup(const Key& key, const support::Log& log) {
         return std::nullopt;
     case Reading::unreadable: log.debug("cache: {} cannot be read", name); return std::nullopt;
     }
-    // Rarely, because a write per read would wear the disk; a time in the future is put right too.
+    // Only rarely, because a write per read would wear the disk. A time in the future is corrected
+    // too.
     if (std::abs(age_in_seconds(stamp)) > settings_.touch_interval.count())
         ::futimens(file.descriptor.number(), nullptr);
     return entry;
@@ -195,7 +196,7 @@ void Store::discard(const Key& key, const support::Log& log) {
     remove(key, log);
 }
 
-// Adds to what the folder is believed to hold; true when it is this caller's turn to measure it.
+// Adds to the believed size of the folder; true if this caller should measure it.
 bool Store::claim_measuring(std::uint64_t added) {
     const std::uint64_t believed = believed_bytes_.fetch_add(added) + added;
     std::int64_t measured = measured_at_.load();
@@ -209,7 +210,7 @@ void Store::make_room(const Folder& folder) {
     std::uint64_t total = 0;
     for (auto& file : folder.files()) {
         if (is_temporary(file.name)) {
-            // A process that was killed left it; a living one is done within seconds.
+            // Left by a process that was killed; a running one finishes within seconds.
             if (age_in_seconds(file.stamp) > settings_.stale_temporary.count())
                 folder.remove(file.name);
         } else if (is_entry_name(file.name)) {

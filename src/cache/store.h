@@ -35,22 +35,22 @@ struct StoreSettings {
 };
 
 // All members may be called from many threads, and in a child after fork: no lock is held, no file
-// stays open, and the folder is looked at anew each time.
+// stays open, and the folder is read anew each time.
 class Store {
   public:
     // Never null. CacheOptions::disk = false gives a store that keeps nothing.
     static std::shared_ptr<Store> open(const CacheOptions& options,
                                        const StoreSettings& settings = {});
 
-    // From the pack, if there is one, else from the folder. Nothing unless the entry is whole and
-    // was made for the same text. What is damaged in the folder is removed, so that the next
-    // publish can replace it.
+    // Loads from the pack, if there is one, else from the folder. Nothing unless the entry is
+    // complete and was made for the same text. A damaged entry in the folder is removed, so that
+    // the next publish can replace it.
     std::optional<Entry> load(const Key& key, const support::Log& log = {});
-    // Leaves an entry that is there already, as another process then made the same one.
+    // Keeps an existing entry, as another process has then made the same one.
     void publish(const Key& key, const Entry& entry, const support::Log& log = {});
-    // So that the next publish replaces it.
+    // Removes the entry, so that the next publish replaces it.
     void remove(const Key& key, const support::Log& log = {});
-    // For a whole entry that its user cannot use after all: the next publish replaces it.
+    // Removes a complete entry that its user cannot use, so that the next publish replaces it.
     void discard(const Key& key, const support::Log& log = {});
 
     StoreStatistics statistics(const support::Log& log = {});
@@ -75,7 +75,7 @@ class Store {
 
     std::atomic<bool> warned_ = false, looked_at_pack_ = false;
     std::atomic<std::uint64_t> hits_ = 0, misses_ = 0, corrupt_ = 0, published_ = 0, evicted_ = 0;
-    // What the folder is believed to hold, and when it was last measured (steady clock, 0: never).
+    // The believed size of the folder, and when it was last measured (steady clock, 0: never).
     std::atomic<std::uint64_t> believed_bytes_ = 0;
     std::atomic<std::int64_t> measured_at_ = 0;
 };

@@ -1,4 +1,4 @@
-// How reads of captured buffers move with kv, and what follows for their gradients.
+// How the addresses of reads of captured buffers change with kv, and how their gradients are added.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace flexc::cpu {
 
-// The one index of a read that moves with kv, when that index is affine; -1 otherwise.
+// Returns the only index of a read that changes with kv, if it is affine; else -1.
 int moving_dim(const passes::Mod& mod, const ir::Node& read);
 
 // How the contributions of one row of a tile reach the gradient buffer.

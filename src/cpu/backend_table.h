@@ -14,8 +14,7 @@ namespace flexc::cpu {
 inline constexpr std::uint32_t kBackendVersion = 11;
 inline constexpr char kBackendSymbol[] = "flexc_cpu_backend";
 
-// Of AttentionArguments::block_mask, whose rows are tiles of queries, and of looks. Loops find
-// their tiles by position.
+// Tile sizes of AttentionArguments::block_mask, whose rows are tiles of queries, and of looks.
 inline constexpr int kMaskQueryTile = 64, kMaskKeyTile = 128;
 
 // Receives bytes during the call that it is handed to. Throws nothing.
@@ -24,7 +23,7 @@ struct ByteSink {
     void* user = nullptr;
 };
 
-// Asked often by a compile: whether nobody waits for it any more. Throws nothing.
+// Polled by a compile: whether nobody waits for it any more. Does not throw.
 struct StopQuery {
     bool (*is_over)(void* user) = nullptr; // nullptr: goes on
     void* user = nullptr;
@@ -36,7 +35,7 @@ struct StopQuery {
 // other elements when it changes.
 enum Separation : std::uint32_t { kSeparatesB = 1, kSeparatesHKv = 2, kSeparatesKv = 4 };
 
-// What the loops must know of a module beside its machine code.
+// What the loops need to know of a module besides its machine code.
 struct KernelShape {
     DType dtype = DType::f32;    // of q
     DType kv_dtype = DType::f32; // of k, v; the same, or of eight bits
@@ -53,8 +52,8 @@ struct KernelShape {
     bool batch_invariant = false; // see list_work()
 };
 
-// The gradient of one captured buffer: f32, added to. Its words are where the emitted code finds
-// its pointer and strides in the arguments; -1 where it does not read them.
+// The gradient of one captured buffer: f32, added to. words: where the emitted code finds its
+// pointer and strides among the arguments; -1 if it does not read them.
 struct GradientTarget {
     float* data = nullptr;
     int rank = 0;
@@ -68,9 +67,10 @@ struct GradientTarget {
 struct Launch {
     const KernelShape* shape = nullptr;
     const AttentionArguments* arguments = nullptr;
-    // Null: dense. Else the lengths of `arguments` are the most that a request may have.
+    // Null for dense tensors. Otherwise the lengths in `arguments` are the maxima over all
+    // requests.
     const SequenceArguments* sequences = nullptr;
-    // Of a launch that is one request of those: b, and its first rows of packed tensors.
+    // For a launch that is a single one of those requests: b, and its first rows in packed tensors.
     std::int64_t request = 0, q_row = 0, kv_row = 0;
     const std::uint64_t* words = nullptr;
     std::size_t word_count = 0;
@@ -86,8 +86,7 @@ struct BackendModule;
 
 struct BackendTable {
     std::uint32_t version = kBackendVersion;
-    // What changes with the kernels' templates too: where both sides disagree, outputs stay
-    // unwritten.
+    // Changes together with the kernels' templates: if both sides disagree, nothing is computed.
     std::uint32_t arguments_bytes = sizeof(AttentionArguments);
 
     // One line: versions of LLVM, libxsmm and oneTBB, and the processor that code is made for.

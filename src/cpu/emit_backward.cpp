@@ -1,4 +1,4 @@
-// The parts of a backward function that only it has: gradients of captured buffers.
+// The parts that only backward functions have: gradients of captured buffers.
 #include <algorithm>
 #include <map>
 
@@ -14,8 +14,8 @@ using ir::NodeId;
 
 namespace {
 
-// Where the text of some gradients stands: in the element loop of a row and after it, or in a loop
-// over terms.
+// Where the text for some gradients is inserted: in the element loop of a row and after it, or in a
+// loop over terms.
 struct GradientPlace {
     Block block;
     std::string before, loop, end; // labels around the loop over columns
@@ -29,7 +29,7 @@ struct GradientText {
     std::string phis, steps, after;
 };
 
-// `next_array`: of the scratch arrays, each of which is used once.
+// next_array: the first unused scratch array; each is used once.
 GradientText gradient_text(const std::vector<GradientPlan>& plans, Values& values,
                            const GradientPlace& place, int& next_array) {
     GradientText out;
@@ -40,7 +40,7 @@ GradientText gradient_text(const std::vector<GradientPlan>& plans, Values& value
         const bool after_loop = by_row && place.block == Block::element;
         const Values::Address address = values.gradient_address(
             read, after_loop ? Block::row : place.block, after_loop ? out.after : out.steps);
-        // Hidden elements and reads outside send nothing, whatever the partial is there.
+        // Hidden elements and reads outside buffers add nothing, whatever their partial is.
         std::string sends = place.shown;
         if (!by_row && !address.condition.empty()) {
             out.steps += formatted("  %sends{} = and i1 {}, {}\n", read, sends, address.condition);
@@ -134,7 +134,7 @@ class TermGradients {
         }
     }
 
-    // At the end of the element loop.
+    // Text for the end of the element loop.
     std::string store(int first_array, const std::string& access) const {
         if (groups_.empty()) return "";
         return formatted("  %given = getelementptr i8, ptr %scratch, i64 {0}\n"
@@ -184,8 +184,8 @@ class TermGradients {
     std::map<NodeId, Group> groups_; // by counter
 };
 
-// One element of the backward pass: probability, then the gradient of the modified score and of
-// q·k.
+// Text for one element of the backward pass: the probability, then the gradients of the modified
+// score and of q·k.
 std::string backward_element(const passes::Mod& mod, const Values& values,
                              const std::string& access, bool masked) {
     std::string text = modified_score(mod, values, masked);

@@ -7,7 +7,7 @@ namespace flexc::cpu {
 
 namespace {
 
-// Numbers of one function's metadata, from first_: groups, loops, lists of groups, an outer loop.
+// Metadata numbers of one function, from first_ on: groups, loops, lists of groups, an outer loop.
 constexpr int kLoops = 4;
 constexpr int kNumbersPerVersion = 3 * kLoops + 1;
 static_assert(2 * kNumbersPerVersion <= kMetadataPerFunction);
@@ -38,7 +38,7 @@ constexpr Field kFields[] = {
     {"scale", kTileScale, "float"},
 };
 
-// Adds the flag of reads outside their buffer to the end of a row, if %outside_next is not 0.
+// Text for the end of a row: sets the flag for reads outside buffers if %outside_next is not 0.
 std::string report_outside(std::string_view pointer) {
     return formatted("  %any_outside = icmp ne i32 %outside_next, 0\n"
                      "  br i1 %any_outside, label %report, label %row_end\n"

@@ -12,13 +12,13 @@
 
 namespace flexc::cpu {
 
-// Body of a function over all rows. `row` runs once a row: it starts in block %row_ready, where
-// %row, %row64 and %row_offset (in elements of a tile matrix) are defined, and its text ends inside
+// Text of a function over all rows. `row` is the text of one row: it starts in block %row_ready,
+// where %row, %row64 and %row_offset (in elements of a tile matrix) are defined, and ends inside
 // the block %row_end, without a terminator.
 std::string frame(std::string_view name, std::string_view linkage, const Values& values,
                   const LoopMetadata& metadata, std::string_view row);
 
-// Emits `name` once, or, where reads may be contiguous in kv, twice and a choice at run time.
+// Emits `name` once; or, if reads may be contiguous in kv, twice, with a choice at run time.
 using Body = std::function<FunctionText(std::string_view name, std::string_view linkage, bool dense,
                                         int first_metadata, std::vector<int>& stride_slots)>;
 FunctionText versions(const FunctionRequest& request, const Body& body);

@@ -26,13 +26,14 @@ FunctionText emit_forward(const passes::Mod& mod, const FunctionRequest& request
 FunctionText emit_backward(const passes::Mod& mod, const FunctionRequest& request);
 FunctionText emit_band(const passes::Mod& mod, const FunctionRequest& request);
 
-// What the mask shows of a tile, and what a score of -inf hides of that, without any score.
-// `hidden`: of mod; nothing where only the mask hides.
+// Emits the function that evaluates what the mask shows of a tile, and what a score of -inf hides
+// of that, without computing scores. hidden: from the mod; nothing if only the mask hides.
 FunctionText emit_look(const passes::Mod& mod, const std::optional<passes::HiddenScores>& hidden,
                        const FunctionRequest& request);
 
-// Tells from intervals of what queries and keys alone give that a mask hides a tile, or none of it:
-// Tile::seen is what a look would find then, else 0. Of masks that has_intervals().
+// Emits the function that decides, by interval arithmetic on what queries and keys alone give,
+// whether a mask hides all of a tile or none of it. It sets Tile::seen to the result of a look, or
+// to 0 if undecided. Only for masks with has_intervals().
 bool has_intervals(const passes::Mod& mod);
 FunctionText emit_intervals(const passes::Mod& mod, const FunctionRequest& request);
 

@@ -1,5 +1,5 @@
-// A test of a tile by intervals: what queries and keys alone give is evaluated for each of the
-// tile's positions, and from its least and greatest values follows what the mask can be.
+// Emits the interval test of a tile: what queries and keys alone give is evaluated at each position
+// of the tile, and from the least and greatest values follows what the mask can be.
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -22,15 +22,16 @@ using ir::NodeId;
 using ir::Op;
 using passes::Place;
 
-// Operands of i64, or of i1: whether it is true everywhere, and somewhere.
+// The least and greatest value as i64 operands; for i1: whether it is true everywhere, and
+// somewhere.
 struct Fact {
     std::string low, high;
 };
-// Two of them add up to no more than i64 holds.
+// The sum of two fits into i64.
 constexpr std::int64_t kMostOfTwo = (std::int64_t{1} << 62) - 1;
 const Fact kAnyTruth = {"false", "true"};
 
-// Whether intervals of some tiles decide this node of queries and keys together.
+// Finds nodes of both queries and keys that intervals may decide.
 class Decidable {
   public:
     explicit Decidable(const passes::Mod& mod) : mod_(mod), known_(mod.program.graph.size()) {
@@ -48,7 +49,7 @@ class Decidable {
         if (node.type == ir::Type::real) return false;
         if (mod_.place[id] != Place::element) return true;
         const auto known = [&](NodeId operand) { return known_[operand]; };
-        // So that no result leaves i64.
+        // No result may exceed i64.
         const bool is_product = node.op == Op::imul;
         const auto fits = [&](NodeId operand) {
             const analysis::Interval range = mod_.ranges.of_node[operand];
@@ -57,7 +58,7 @@ class Decidable {
                                : range.low >= -kMostOfTwo && range.high <= kMostOfTwo);
         };
         switch (node.op) {
-        // One side is enough to hide, or to show.
+        // One known operand can be enough to hide, or to show.
         case Op::band:
         case Op::bor: return std::ranges::any_of(node.operands, known);
         case Op::bnot:
@@ -151,7 +152,7 @@ class Intervals {
     }
     bool is_boolean(NodeId id) const { return graph_[id].type == ir::Type::boolean; }
 
-    // Over the positions of one side, with the least and the greatest of each value.
+    // A loop over the positions of one side that keeps the least and greatest of each value.
     std::string loop(Block block) {
         const bool of_rows = block == Block::row;
         const std::string_view side = of_rows ? "row" : "column";
@@ -197,7 +198,7 @@ class Intervals {
         return {formatted("%least{}_next", id), formatted("%most{}_next", id)};
     }
 
-    // Of the operands' facts, by one instruction after another.
+    // Emits instructions that compute a node's fact from its operands'.
     Fact fact_of(NodeId id, std::string& out) {
         const ir::Node& node = graph_[id];
         std::array<Fact, 3> operands{};
@@ -222,13 +223,14 @@ class Intervals {
             return make(formatted("select i1 {0}, {1} {2}, {1} {3}", condition, type, a, b));
         };
         const auto are_equal = [&]() -> Fact {
-            // Both are one number; one might be.
+            // True everywhere if both are the same single number; true somewhere if the intervals
+            // meet.
             return {both("and i1", both("icmp eq i64", x.low, y.high),
                          both("icmp eq i64", x.high, y.low)),
                     both("and i1", both("icmp sle i64", x.low, y.high),
                          both("icmp sle i64", y.low, x.high))};
         };
-        // No value is outside of the node's range.
+        // Clamps to the node's range, outside of which it has no value.
         const auto in_range = [&](const std::string& low, const std::string& high) -> Fact {
             const analysis::Interval range = mod_.ranges.of_node[id];
             return {call("smax", low, std::to_string(range.low)),

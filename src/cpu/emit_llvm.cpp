@@ -22,7 +22,8 @@ Emitted functions(const passes::Mod& mod) {
     const bool has_mask = mod.program.graph[mod.mask].op != ir::Op::const_bool ||
                           mod.program.graph[mod.mask].integer == 0;
     const bool has_exact_band = mod.band.found() && mod.band.exact;
-    // Reads outside are reported for every element: all tiles are visited.
+    // If reads outside buffers are reported, every element must be evaluated, so all tiles are
+    // visited.
     const bool may_look = mod.out_of_range == ir::kNoNode;
     const bool has_full = has_mask && (has_exact_band || may_look);
     add(emit_forward(mod, {kForwardFunction, has_mask, metadata}));
@@ -34,7 +35,7 @@ Emitted functions(const passes::Mod& mod) {
     if (mod.sink != ir::kNoNode) {
         passes::Mod sink = passes::sink_mod(mod);
         add(emit_forward(sink, {kSinkFunction, false, metadata}));
-        // Its weight is a part of what it is given.
+        // The sink's weight is already part of the gradient that this function is given.
         sink.score = sink.d_score;
         if (!sink.gradients.empty())
             add(emit_backward(sink, {kSinkBackwardFunction, false, metadata}));

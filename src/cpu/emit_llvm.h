@@ -19,7 +19,7 @@ struct Emitted {
 
 Emitted emit_llvm(const passes::Mod& mod);
 
-// Without the mathematical functions: what a reader wants to see.
+// The text without the mathematical functions, for reading.
 std::string generated_llvm(const passes::Mod& mod);
 
 } // namespace flexc::cpu

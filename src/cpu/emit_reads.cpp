@@ -13,8 +13,8 @@ using Kind = passes::ArgumentSlot::Kind;
 
 } // namespace
 
-// The sum of index times stride, what stays the same in the innermost loop first. The condition is
-// that every index that is not proven inside is.
+// The sum of index * stride, starting with what is constant in the innermost loop. The condition is
+// that every index that is not proven to be inside is.
 Values::Offset Values::offset(NodeId read, Block block, bool gradient, const std::string& prefix,
                               std::string& out) {
     const ir::Node& node = mod_.program.graph[read];
@@ -39,7 +39,7 @@ Values::Offset Values::offset(NodeId read, Block block, bool gradient, const std
             const int bits = width(index);
             std::string bound = extent;
             if (bits == 32 && !is_literal(index)) {
-                // As unsigned, 2^31 lets every index that is not negative pass.
+                // Compared as unsigned, 2^31 accepts every index that is not negative.
                 const std::string cut =
                     define(formatted("call i64 @llvm.umin.i64(i64 {}, i64 2147483648)", extent));
                 bound = define(formatted("trunc i64 {} to i32", cut));
@@ -95,7 +95,7 @@ void Values::emit_read(NodeId id, Block block, std::string& out) {
                          type(id) == "i1" ? "false" : "0");
 }
 
-// Leaves the value in <name>l.
+// The value is in <name>l afterwards.
 void Values::emit_load(NodeId id, const std::string& address, Block block, std::string& out) {
     const std::string v = name(id, block) + "l";
     // Callers' arrays need not be aligned.
@@ -140,8 +140,8 @@ Values::Address Values::gradient_address(NodeId read, Block block, std::string& 
                          place.offset);
         return address;
     }
-    // An index outside adds nothing, but not to an element of the buffer either: another thread may
-    // be adding to it.
+    // An index outside adds nothing, not even zero to some element of the buffer: another thread
+    // may be adding to it.
     out += formatted("  {0}i = select i1 {1}, i64 {2}, i64 0\n"
                      "  {0}e = getelementptr float, ptr {3}, i64 {0}i\n"
                      "  {0}a = select i1 {1}, ptr {0}e, ptr %nowhere\n",
@@ -154,7 +154,7 @@ std::string Values::gradient_base(NodeId read) {
     return pointer(slot(Kind::gradient_data, mod_.program.graph[read].symbol));
 }
 
-// The array of a read. One without elements may have no address at all: memory of ours stands in.
+// The array of a read. An empty one may have no address; other memory stands in for it.
 std::string Values::base(NodeId read) {
     const ir::Node& node = mod_.program.graph[read];
     std::string data = pointer(slot(Kind::buffer_data, node.symbol));

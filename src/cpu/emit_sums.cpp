@@ -1,6 +1,6 @@
-// Sums over a counter. One that uses no key is a loop over its terms. Any other is a loop over
-// terms around a loop over the tile's columns, which is the one that becomes vectors; the totals of
-// all columns are in an array.
+// Sums over a counter. A sum that uses no key is a loop over its terms. Any other is a loop over
+// terms around a loop over the tile's columns, which is vectorized; the totals of all columns are
+// in an array.
 #include "cpu/emit_values.h"
 #include "cpu/tile.h"
 #include "support/text.h"
@@ -99,7 +99,7 @@ std::string Values::loop_text(Block block, const LoopParts& parts) {
     return text;
 }
 
-// Leaves the total under the sum's name.
+// The total is under the sum's name afterwards.
 void Values::emit_scalar_sum(NodeId sum, std::string& out) {
     const Block block = loop_of_.at(sum), home = loop(block)->outer;
     emit_nodes(block);
@@ -117,7 +117,7 @@ void Values::emit_scalar_sum(NodeId sum, std::string& out) {
                      name(sum, home), total_type, zero, l);
 }
 
-// Leaves the totals in the sum's array.
+// The totals are in the sum's array afterwards.
 std::string Values::column_sum(NodeId sum) {
     const Block block = loop_of_.at(sum);
     emit_nodes(block);

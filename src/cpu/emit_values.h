@@ -21,16 +21,16 @@ namespace flexc::cpu {
 enum class Block : std::uint8_t { entry, column, row, element };
 inline constexpr std::size_t kBlocks = 4;
 
-// What one function is made of. Names that the blocks may use: %args, and as i32 %b %h %h_kv
-// %q_begin %kv_begin %row (the row's number) %j_column %j_element (the column's); %scratch and,
-// behind the arrays in it, %nowhere, which is written and never read; in element %score.
+// The values of one function. Names that the blocks may use: %args, and as i32 %b %h %h_kv %q_begin
+// %kv_begin %row (the row's number) %j_column %j_element (the column's); %scratch and, behind its
+// arrays, %nowhere, which is written and never read; in the element block %score.
 class Values {
   public:
-    // `dense`: reads and gradients that move with kv by one index are taken to have stride 1 there.
+    // dense: assume stride 1 for reads and gradients that change with kv through one index.
     Values(const passes::Mod& mod, bool dense, int first_scratch_array,
            const LoopMetadata& metadata);
 
-    // Asks for a node's value in a block; all asks come before emit().
+    // Requests a node's value in a block; all requests come before emit().
     void need(ir::NodeId id, Block block);
     void emit();
 
@@ -51,11 +51,11 @@ class Values {
     }
 
     const std::string& text(Block block) const { return texts_[static_cast<std::size_t>(block)]; }
-    // Operand text of a node in a block where it was asked for.
+    // Operand text of a node in a block where it was requested.
     std::string value(ir::NodeId id, Block block) const;
-    // Where a gradient of a read goes: names of a pointer that may be written in any case and, if
-    // any index may be outside, of a condition (else ""). Appends to `out`; the indices must have
-    // been asked for in `block`.
+    // Where the gradient of a read is added: the name of a pointer that may be written in any case
+    // and, if an index may be outside, of a condition (else ""). Appends to `out`; the indices must
+    // have been requested in `block`.
     struct Address {
         std::string pointer, condition, offset;
     };

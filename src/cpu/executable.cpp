@@ -21,7 +21,7 @@ using Kind = passes::ArgumentSlot::Kind;
 static_assert(double{kModerateInput} * kModerateInput * kMaxHeadDim * kModerateScale <=
               passes::kModerateScore);
 
-// More threads than this help no machine and would only make the workspace large.
+// More threads than this do not help, and only make the workspace larger.
 constexpr int kMaxThreads = 1024;
 
 int thread_count(int asked, const BackendTable& table) {
@@ -35,7 +35,7 @@ bool reads_key_rows(const passes::Mod& mod) {
         mod.order, [&](ir::NodeId id) { return mod.program.graph[id].op == ir::Op::kv_row; });
 }
 
-// How large scores may be differs by head.
+// The largest scores may differ by head.
 bool shares_looks(const passes::Mod& mod, const Emitted& emitted) {
     return emitted.has_look && !emitted.hides_scores &&
            !mod.dependence[mod.mask].has(analysis::Dependence::h);

@@ -43,7 +43,8 @@ class Executable {
   public:
     virtual ~Executable() = default;
 
-    // Reads sizes and the shapes of gradients, no pointers. `backward` asks for that of backward().
+    // Reads only sizes and the shapes of gradients, no pointers. backward: whether it is for
+    // backward().
     virtual std::size_t workspace_bytes(const Call& call, bool backward) const = 0;
     virtual Result<void> forward(const Call& call) const = 0;
     virtual Result<void> backward(const Call& call) const = 0;
@@ -56,13 +57,13 @@ class Executable {
     virtual int threads() const = 0;
 };
 
-// With `object`, links those bytes; bytes that do not link are ignored and the mod is compiled.
+// With `object`, links those bytes; if they do not link, the mod is compiled.
 Result<std::shared_ptr<const Executable>> compile(const passes::Mod& mod,
                                                   const ExecutableOptions& options,
                                                   std::optional<std::string_view> object = {},
                                                   const support::Watch& watch = {});
 
-// What decides object bytes beside the mod: versions and processor. For cache keys.
+// What determines object bytes besides the mod: versions and processor. Used in cache keys.
 Result<std::string> backend_identity();
 
 } // namespace flexc::cpu

@@ -9,7 +9,7 @@ inline constexpr char kForwardFullFunction[] = "flexc_forward_full";
 inline constexpr char kBackwardFunction[] = "flexc_backward";
 inline constexpr char kBackwardFullFunction[] = "flexc_backward_full";
 inline constexpr char kBandFunction[] = "flexc_band";
-// Of a sink, as of a tile of one key whose score it is.
+// The sink's functions treat it as a tile with one key, whose score it is.
 inline constexpr char kSinkFunction[] = "flexc_sink";
 inline constexpr char kSinkBackwardFunction[] = "flexc_sink_backward";
 inline constexpr char kLookFunction[] = "flexc_look";

@@ -12,7 +12,7 @@ namespace flexc::cpu {
 
 namespace {
 
-// Of this version's interface; then the plain name, which a single file that was copied has.
+// The name with this version's interface, then the plain name, for a single copied file.
 constexpr const char* kFileNames[] = {"libflexc_cpu.so." FLEXC_SOVERSION, "libflexc_cpu.so"};
 
 std::vector<std::string> near_paths() {
@@ -40,8 +40,8 @@ std::string objection(const support::DynamicLibrary& library) {
     return "";
 }
 
-// Beside the program or library first, so that a build never opens an installed copy of another
-// version; the loader's own search comes last.
+// Looks beside the program or library first, so that a build never opens an installed copy of
+// another version; the loader's own search comes last.
 support::LibrarySearch search() {
     auto near = support::find_library({.name = "the CPU backend",
                                        .exact_path = support::Variable::cpu_backend,

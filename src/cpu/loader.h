@@ -9,7 +9,7 @@
 
 namespace flexc::cpu {
 
-// What the backend says, as far as there is memory for it.
+// Receives the backend's messages, as far as there is memory.
 struct Received {
     std::string text;
     bool lost = false;
@@ -20,7 +20,7 @@ struct Received {
                 .user = this};
     }
     Error failure(ErrorCode code, const char* what) const {
-        // The backend's own words for it.
+        // The backend reports a lack of memory in these words.
         if (lost || text == out_of_memory().message) return out_of_memory();
         return {code, what + text};
     }

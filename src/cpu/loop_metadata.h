@@ -1,4 +1,4 @@
-// What LLVM is told about loops over columns.
+// Metadata of loops over columns, for LLVM.
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@ class LoopMetadata {
     std::string group(VectorLoop loop) const;  // "!12"
     std::string access(VectorLoop loop) const; // ", !llvm.access.group !12"
     std::string latch(VectorLoop loop) const;  // ", !llvm.loop !15"
-    // Of a loop around vector loops. Unrolled, a few of them take seconds to compile.
+    // For a loop around vector loops: unrolling a few of them would take seconds to compile.
     std::string outer_latch() const;
     std::string definitions() const;
 

@@ -4,8 +4,8 @@ namespace flexc::cpu {
 
 namespace {
 
-// Of one request: how many heads and queries a piece has that is of so many blocks, or where groups
-// have few rows of so many groups.
+// The pieces of one request: how many heads and queries a piece of so many blocks has, or of so
+// many groups if groups have few rows.
 struct Piece {
     int heads, queries;
 };
@@ -18,7 +18,7 @@ Piece piece_of(int queries, int group, int blocks, int groups) {
 
 class Lister {
   public:
-    // enough: how many pieces there should be. request: of the first sequence.
+    // enough: the number of pieces to aim for. request: the first sequence.
     Lister(std::span<const Sequence> sequences, int heads, int kv_heads, int enough,
            int request = 0, int part = 0)
         : sequences_(sequences), heads_(heads), group_(heads / kv_heads), enough_(enough),
@@ -43,7 +43,7 @@ class Lister {
             groups_ /= 2;
         const std::int64_t pieces = count(1);
         const int blocks = pieces >= std::int64_t{kWorkBlocks} * enough_ ? kWorkBlocks : 1;
-        // Of all keys together, so that parts are alike.
+        // For all keys together, so that parts have similar lengths.
         std::int64_t keys = 0;
         if (blocks == 1 && pieces < enough_)
             for (const Sequence& sequence : sequences_)
@@ -62,7 +62,7 @@ class Lister {
         of_one.groups_ = groups_;
         return of_one.count(1);
     }
-    // With keys divided.
+    // The most pieces, if keys are divided.
     std::int64_t most_pieces() const {
         std::int64_t pieces = 0;
         for (const Sequence& sequence : sequences_)
@@ -70,7 +70,7 @@ class Lister {
         return pieces;
     }
 
-    // visit(first, count): a part of a group, or whole groups.
+    // Calls visit(first, count) for a part of a group, or for whole groups.
     template <typename Visit> void visit_heads(const Piece& piece, const Visit& visit) const {
         const int span = std::max(group_, piece.heads);
         for (int first = 0; first < heads_; first += span) {

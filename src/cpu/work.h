@@ -1,6 +1,6 @@
-// How work on requests of their own lengths is divided: by lengths alone, so that results do not
-// depend on threads; where they may not depend on the batch, by each request's own length. The plan
-// lists the work, and the loops do it.
+// Divides work on requests: by lengths alone, so that results do not depend on threads; if they
+// must not depend on the batch either, by each request's own length. The plan lists the work, and
+// the loops do it.
 #pragma once
 
 #include <algorithm>
@@ -16,23 +16,23 @@ namespace flexc::cpu {
 inline constexpr int kBlockRows = 64, kWorkBlocks = 4;
 // Keys are divided where there are fewer pieces than this, into parts of at least so many keys.
 inline constexpr int kEnoughWork = 64, kLeastKeys = 256;
-// The same of each request by itself, where results may not depend on others.
+// The same for each request by itself, if results must not depend on the others.
 inline constexpr int kEnoughOwnWork = 16;
 constexpr std::int64_t most_parts(std::int64_t requests, bool batch_invariant) {
     return batch_invariant ? std::int64_t{2} * kEnoughOwnWork * requests
                            : std::int64_t{2} * kEnoughWork;
 }
 
-// Where the heads that share keys have no more rows than this, a piece has up to so many such
-// groups: heads of one key are often neighbours in memory, and are read together then.
+// If the heads that share keys have no more rows than this, a piece has up to so many such groups:
+// KV heads are often adjacent in memory and are then read together.
 inline constexpr int kFewRows = 8, kFewRowGroups = 8;
 inline constexpr int kMostBlocks = std::max(kWorkBlocks, kFewRowGroups); // of a piece
 
-// Heads that share keys have their rows side by side where each has few.
+// How many heads that share keys put their rows into one block.
 constexpr int heads_in_block(int queries) {
     return queries < kBlockRows ? kBlockRows / queries : 1;
 }
-// Dense launches of so few queries are computed as requests: packing all keys would take longer
+// Dense launches with so few queries are computed as requests: packing all keys would take longer
 // than reading them once.
 inline constexpr int kFewQueries = 16;
 

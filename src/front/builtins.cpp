@@ -156,7 +156,7 @@ template <Operator op> NodeId logical(Builder& build, Arguments arguments, dsl::
         return lower_binary(build, op, arguments[0], arguments[1], span);
 }
 
-// All others than operators that take one f32 and give one.
+// All builtins other than operators that take one f32 and return one.
 constexpr auto kBuiltins = std::to_array<Builtin>({
     {"where", "condition x y", 3, 3, where},
     {"min", "x y", 2, kAnyNumber, extreme<Op::imin, Op::fmin>},

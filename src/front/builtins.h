@@ -20,7 +20,8 @@ inline constexpr std::size_t kAnyNumber = 64;
 
 std::span<const Builtin> builtins();
 const Builtin* find_builtin(std::string_view name);
-// What to write for a PyTorch function that is not one of them; empty when there is nothing to say.
+// Returns what to write instead of a PyTorch function that is not a builtin; empty if there is no
+// advice.
 std::string_view builtin_advice(std::string_view name);
 
 } // namespace flexc::front

@@ -14,8 +14,8 @@ namespace flexc::front {
 
 struct Input {
     dsl::Source source;
-    // What C++ callers give beside the text; names declared in the text win over none of them:
-    // declaring one twice is an error.
+    // Declarations of C++ callers, in addition to those in the text; declaring a name twice is an
+    // error.
     std::vector<BufferDeclaration> buffers;
     std::vector<ParamDeclaration> params;
     Layout query_layout = Layout::dense, key_layout = Layout::dense;

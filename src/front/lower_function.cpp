@@ -77,7 +77,7 @@ Value Lowering::lower_combination(const Expr& expr, Op combine) {
     return is_complete ? value_of(all) : Value{};
 }
 
-// Of a mod's arguments. is_ambient: they are the names that every body sees.
+// Applies a function to a mod's arguments. is_ambient: they are the names that every body sees.
 Value Lowering::apply(const Callable& function, std::span<const Argument> arguments,
                       bool is_ambient, dsl::Span span) {
     if (function.item == nullptr) {

@@ -55,7 +55,7 @@ std::optional<Value> Lowering::find_value(const Expr& expr) {
             return value_of(build().ambient(in_layout(*op), expr.span));
         }
         if (const auto size = standard_size_of(expr.name); size && !program_.is_dense()) {
-            // Of request b.
+            // The length of request b.
             if (*size == ir::kQLen) return value_of(build().ambient(ir::Op::q_len, expr.span));
             if (*size == ir::kKvLen) return value_of(build().ambient(ir::Op::kv_len, expr.span));
         }

@@ -365,7 +365,7 @@ void Lowering::check_gradients() {
         const ir::Buffer& buffer = program_.buffers[node.symbol];
         std::vector<dsl::Note> notes;
         if (buffer.span.end > 0) notes.push_back({buffer.span, "declared here"});
-        // Where the score_mod has the same read, the node is that one.
+        // If the score_mod has the same read, the node belongs to that one.
         const auto own = mask_reads_.find(node.symbol);
         const Reporter::Place place = report_.place();
         if (own != mask_reads_.end()) report_.set_place(own->second.place);

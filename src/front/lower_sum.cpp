@@ -16,7 +16,7 @@ namespace {
 // Up to here, terms are faster side by side: what belongs to a row or a column is computed once for
 // it. Each learned term is an addition to memory, whose code takes long to compile.
 constexpr std::int64_t kFewTerms = 8, kFewLearnedTerms = 4;
-// Of a sum inside the term of another, which has to be written out.
+// Most terms of a sum inside the term of another one, which is unrolled.
 constexpr std::int64_t kMostInner = 16;
 
 } // namespace
@@ -59,7 +59,7 @@ NodeId Lowering::lower_sum(const dsl::Expr& expr) {
         report_.error(expr.span, "a sum has at most 65,536 terms");
         return kNoNode;
     }
-    // What is evaluated apart from the program is a constant.
+    // Expressions that are evaluated outside of the program must be constants.
     const bool is_written_out = is_in_sum_ || build_ != &program_builder_;
     if (is_written_out && (!is_known || *end->value - *first->value > kMostInner)) {
         report_.error(expr.span, "a sum inside another has at most 16 terms",

@@ -16,7 +16,7 @@ ir::NodeId lower_select(Builder& build, const std::string& what, Operand conditi
                         Operand y, dsl::Span span);
 ir::NodeId lower_power(Builder& build, Operand x, Operand y, dsl::Span span);
 
-// Both as f32, or both as integers when neither is f32. True when they are f32.
+// Converts both to f32, or both to integers if neither is f32. True if they are f32.
 bool promote(Builder& build, Operand& x, Operand& y);
 // "bool", "an integer", "f32" with their article, for messages.
 std::string a_type(ir::Type type);

@@ -12,7 +12,7 @@ namespace flexc::front {
 
 class Reporter {
   public:
-    // Where the spans that are being worked on belong.
+    // The source to which the current spans belong.
     struct Place {
         const dsl::Source* source = nullptr;
         bool in_library = false;
@@ -34,7 +34,7 @@ class Reporter {
     void warning(dsl::Span span, std::string message, std::string hint = {});
     void add(const dsl::Diagnostics& diagnostics); // of the current place
 
-    // What an IR node keeps: places in the program's text only.
+    // The span that an IR node keeps: places in the program's own text only.
     dsl::Span node_span(dsl::Span span) const;
 
     // Further errors are not kept: no need to look for a hint.

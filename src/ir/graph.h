@@ -100,7 +100,7 @@ void visit_from(const Graph& graph, const std::vector<NodeId>& roots, Visit visi
 // change with the counter around them.
 std::vector<NodeId> counters_of(const Graph& graph);
 
-// What the term of a sum computes for each value of the counter, operands first.
+// Returns the nodes that the term of a sum computes for each value of the counter, operands first.
 std::vector<NodeId> bound_nodes(const Graph& graph, NodeId sum, std::span<const NodeId> counters);
 
 } // namespace flexc::ir

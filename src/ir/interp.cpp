@@ -118,7 +118,7 @@ template <typename T> class Evaluation {
                std::vector<Value<T>>& values)
         : program_(program), environment_(environment), seed_(seed), values_(values) {}
 
-    // What is inside of a sum also has a value outside of it, for Environment::counter.
+    // Nodes inside a sum also get a value outside of it, from Environment::counter.
     void run(std::span<const NodeId> order) {
         for (NodeId id : order) {
             if (program_.graph[id].op == Op::sum)

@@ -21,7 +21,7 @@ template <typename T> struct Value {
     T real{};
 };
 
-// One operator on values of its operands. Not for leaves.
+// Applies one operator to values of its operands. Not for leaves.
 template <typename T> Value<T> apply(Op op, std::span<const Value<T>> operands);
 
 // A captured array, row-major. `at`, when set, is asked instead of the arrays, with indices inside.

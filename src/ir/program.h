@@ -44,7 +44,7 @@ enum StandardSize : std::uint32_t { kB, kH, kHKv, kQLen, kKvLen, kD, kDv, kStand
 // on them.
 inline constexpr std::size_t kMaxBuffers = 32, kMaxParams = 256;
 inline constexpr std::size_t kMaxSizes = kStandardSizes + kMaxBuffers * std::size_t{kMaxDims};
-// Of a sum: where its range is made of sizes, checked at plan time.
+// Most terms of a sum. If its range depends on sizes, this is checked at plan time.
 inline constexpr std::int64_t kMaxTerms = 65536;
 
 struct Program {
@@ -52,8 +52,8 @@ struct Program {
     std::vector<std::string> sizes = {"B", "H", "H_KV", "Q_LEN", "KV_LEN", "D", "DV"};
     std::vector<Buffer> buffers;
     std::vector<Param> params;
-    // With others than dense, q_len and kv_len are leaves of their own, and the sizes Q_LEN and
-    // KV_LEN the longest request's; q_idx is then bounded by neither.
+    // With layouts other than dense, q_len and kv_len are leaves of their own, and the sizes Q_LEN
+    // and KV_LEN are the longest request's; q_idx is then bounded by neither.
     Layout query_layout = Layout::dense, key_layout = Layout::dense;
     bool is_dense() const { return query_layout == Layout::dense && key_layout == Layout::dense; }
     NodeId score = kNoNode; // always set by the front end: real

@@ -169,7 +169,7 @@ inline Integer truncate_to_int(Dual x) { return truncate_to_int(x.value); }
 inline Dual fabs(Dual x) {
     return {std::fabs(x.value), x.value > 0 ? x.slope : x.value < 0 ? -x.slope : 0};
 }
-// At a tie half to each; where one is NaN PyTorch sends the whole gradient to both.
+// At a tie, half to each; if one is NaN, PyTorch sends the whole gradient to both.
 inline double shared_slope(bool first, bool second, Dual x, Dual y) {
     if (x == y) return 0.5 * (x.slope + y.slope);
     return (second ? 0 : x.slope) + (first ? 0 : y.slope);

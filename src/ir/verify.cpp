@@ -32,7 +32,7 @@ std::string check_sum(const Graph& graph, const Node& node) {
     return node.type == term.type ? "" : "the type is not the term's";
 }
 
-// One counter at a time: terms hold no sums that change with the counter around them.
+// Checks that a term holds no sum that changes with the counter around it.
 std::string check_nesting(const Graph& graph, std::span<const NodeId> order) {
     const std::vector<NodeId> counters = counters_of(graph);
     for (NodeId id : order) {

@@ -8,9 +8,9 @@
 
 namespace flexc::ir {
 
-// What is wrong with a node that the roots need; empty when nothing is.
+// Returns what is wrong with a node that the roots need; empty if nothing is.
 std::string verify(const Program& program, std::span<const NodeId> roots);
-// Also that score is real and mask is bool.
+// Also checks that score is real and mask is bool.
 std::string verify(const Program& program);
 
 } // namespace flexc::ir

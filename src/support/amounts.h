@@ -1,5 +1,5 @@
-// Products and sums of sizes that a caller or a program decides. What does not fit stays at the
-// greatest value, which no check of a limit lets through, instead of wrapping to a small one.
+// Products and sums of sizes that a caller or a program chooses. They saturate instead of wrapping,
+// so that an overflow fails every check of a limit.
 #pragma once
 
 #include <cstddef>
@@ -18,13 +18,13 @@ template <typename Integer> constexpr Integer plus(Integer a, Integer b) {
     return __builtin_add_overflow(a, b, &result) ? std::numeric_limits<Integer>::max() : result;
 }
 
-// Bytes up to the next multiple of a power of two.
+// Rounds bytes up to a multiple of a power of two.
 constexpr std::size_t rounded_up(std::size_t bytes, std::size_t alignment) {
     return bytes > SIZE_MAX - (alignment - 1) ? SIZE_MAX
                                               : (bytes + alignment - 1) & ~(alignment - 1);
 }
 
-// The more of them, none negative.
+// The product, saturated; no factor is negative.
 template <typename Integer, typename... More>
 constexpr Integer product(Integer first, More... more) {
     ((first = times(first, static_cast<Integer>(more))), ...);

@@ -48,7 +48,7 @@ std::vector<std::string> loaded_libraries(std::string_view prefix) {
     return walk.paths;
 }
 
-// A folder's name is no pattern, whatever characters it has.
+// Escapes a folder's name, in which no character is a pattern.
 std::string escape_for_glob(const std::string& path) {
     std::string result;
     for (const char c : path) {

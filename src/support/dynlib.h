@@ -1,4 +1,4 @@
-// Opening a shared library that may be absent, and saying where it was searched.
+// Opens shared libraries that may be absent, and reports where they were searched.
 #pragma once
 
 #include <functional>
@@ -21,7 +21,7 @@ class DynamicLibrary {
         function = reinterpret_cast<Function*>(symbol(name));
         return function != nullptr;
     }
-    // Where the loader found it; what was asked for if the loader does not tell.
+    // Where the loader found it; the name that was asked for if the loader does not say.
     const std::string& path() const { return path_; }
 
   private:
@@ -29,14 +29,14 @@ class DynamicLibrary {
     std::string path_;
 };
 
-// Where to look, in the order of the members.
+// Where to search, in the order of the members.
 struct LibraryQuery {
     std::string name; // for messages: "NVRTC"
     // An exact path from the user. If set, nothing else is tried, and its failure is the answer.
     std::optional<Variable> exact_path;
     // Start of the file name of a copy that this process may have loaded already: "libnvrtc.so".
     std::string loaded_prefix;
-    // For the loader's own search: "libnvrtc.so.13".
+    // Names for the loader's own search: "libnvrtc.so.13".
     std::vector<std::string> sonames;
     // Globs, of which the newest version is tried first. ${NAME} is an environment variable (the
     // pattern is skipped if it is not set) and ${ORIGIN} the folder of the code that flexc is in.

@@ -32,7 +32,7 @@ std::optional<int> parse_count(std::string_view text) {
     return count;
 }
 
-// What a value of the form is, where `text` is none.
+// Describes the valid values of this form if `text` is not one; else empty.
 std::string_view expected(VariableForm form, std::string_view text) {
     switch (form) {
     case VariableForm::level: return parse_level(text) ? "" : "debug, info, warn or error";

@@ -17,7 +17,7 @@ enum class Variable {
 #undef FLEXC_VARIABLE
 };
 
-// path: whoever opens it says what is wrong with it.
+// A path is checked by whoever opens it.
 enum class VariableForm { level, path, count, flag };
 
 struct VariableInfo {
@@ -34,12 +34,12 @@ const VariableInfo& info(Variable variable);
 // belongs to somebody else.
 std::optional<std::string> environment(Variable variable);
 
-// The value in its form; nothing where it is unset or has another form.
+// The parsed value; nothing if it is unset or malformed.
 std::optional<LogLevel> environment_level(Variable variable);
 std::optional<int> environment_count(Variable variable); // from 1
 bool environment_flag(Variable variable);                // 1, not 0 or unset
 
-// Which variables have values that are not of their form and so have no effect, in words.
+// Describes variables with malformed values, which have no effect.
 std::vector<std::string> environment_problems();
 
 // A variable that others own, such as HOME or CUDA_PATH.

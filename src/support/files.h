@@ -1,4 +1,4 @@
-// Reading files that somebody else names: never a pipe that waits, or a device that never ends.
+// Reads files that somebody else names: never a pipe that blocks, or a device that never ends.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ struct FileRead {
     std::string problem; // otherwise, for the user; empty where `bytes` is the whole file
 };
 
-// A regular file of at most `most_bytes`, or a link to one.
+// Reads a regular file of at most `most_bytes`, or a link to one.
 FileRead read_file(const std::string& path, std::uint64_t most_bytes);
 
 // "a pipe", "a device", "a folder", "a socket"; empty for a regular file, or where there is none.

@@ -1,5 +1,5 @@
-// Formats of floating point numbers in memory, and their ways to and from float: to nearest, ties
-// to even; NaN stays NaN.
+// Floating-point formats in memory, and conversions to and from float: to nearest, ties to even;
+// NaN stays NaN.
 #pragma once
 
 #include <bit>
@@ -52,7 +52,7 @@ struct F16 {
     }
 };
 
-// A size with kMantissa bits behind an exponent biased by kBias, which has room for it.
+// Converts a magnitude to kMantissa bits and an exponent biased by kBias; it must fit.
 template <int kMantissa, int kBias> std::uint8_t narrow_size(float size) {
     constexpr int kShift = 23 - kMantissa, kLeastExponent = 1 - kBias;
     const auto bits = std::bit_cast<std::uint32_t>(size);

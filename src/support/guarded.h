@@ -1,4 +1,4 @@
-// No exception leaves flexc: what each public function runs its body in.
+// Keeps exceptions inside flexc: each public function runs its body in this.
 #pragma once
 
 #include <exception>
@@ -26,7 +26,7 @@ template <typename Body> auto guarded(Body&& body) noexcept -> decltype(body()) 
     }
 }
 
-// The same for what cannot say that it failed: `instead` is the answer then.
+// The same for functions that cannot fail: they return `instead`.
 template <typename Body, typename Value> Value guarded_or(Value instead, Body&& body) noexcept {
     try {
         return body();

@@ -1,4 +1,4 @@
-// What flexc says while it works. Nobody hears it unless a sink is installed or FLEXC_LOG is set.
+// Log messages. They go nowhere unless a sink is installed or FLEXC_LOG is set.
 #pragma once
 
 #include <string_view>

@@ -1,4 +1,4 @@
-// What other programs call the types of elements.
+// Names that other programs use for element types.
 #pragma once
 
 #include <string_view>

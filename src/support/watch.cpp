@@ -26,7 +26,7 @@ namespace support {
 
 namespace {
 
-// Each may still hold a core and gigabytes.
+// Limit on abandoned runs, each of which may still use a core and gigabytes.
 constexpr int kMostAbandoned = 4;
 
 } // namespace

@@ -1,4 +1,5 @@
-// What a compile may take: asked in its steps, and watched beside those that cannot be asked.
+// Limits on time and memory of a compile: checked in its steps, and enforced from outside for steps
+// that cannot check.
 #pragma once
 
 #include <atomic>
@@ -19,7 +20,7 @@
 
 namespace flexc::support {
 
-// Runs of compilers, of the whole process.
+// Number of running compilers in the whole process.
 struct Runs {
     std::atomic<int> going = 0;     // that hold a processor
     std::atomic<int> abandoned = 0; // of these, that were given up
@@ -29,10 +30,10 @@ struct Runs {
 class Watch {
   public:
     Watch() = default; // of what may take any time
-    // Begins now.
+    // The time starts now.
     Watch(const CompileLimits& limits, CancelToken cancel, std::shared_ptr<Runs> runs);
 
-    // An error where the time or the memory is used up, or somebody cancelled.
+    // Fails if the time or the memory is used up, or somebody cancelled.
     Result<void> check() const;
     bool is_over() const noexcept {
         return guarded_or(true, [&] { return !check(); });
@@ -40,24 +41,23 @@ class Watch {
     // Whether check() found time or memory used up, here or in a copy.
     bool has_stopped() const { return stopped_ && stopped_->load(); }
 
-    // As is_over(), of what whoever waits has found so far: cheap enough for an inner loop.
+    // Like is_over(), but only reports what an earlier check found: cheap enough for an inner loop.
     bool was_ended() const noexcept { return has_stopped() || cancel_.is_cancelled(); }
 
-    // Whether the host's threads are enough for as many more runs as well; false where runs are
-    // not counted.
+    // Whether the host has idle threads for as many more runs; false if runs are not counted.
     bool has_room(int count) const;
 
-    // `work` in a thread of its own, which may outlive the call: it has to own what it uses, and
-    // to end soon after is_over() where it can. An error not later than a second after that,
-    // whatever the work does.
+    // Runs `work` in a thread of its own, which may outlive the call: it must own what it uses, and
+    // should end soon after is_over(). Returns an error at most a second after that, whatever the
+    // work does.
     template <typename T> Result<T> run(std::function<Result<T>()> work) const;
 
   private:
     static constexpr auto kPoll = std::chrono::milliseconds(50);
-    // For work that ends by itself once it is asked to.
+    // Grace period for work that ends by itself once it is asked to.
     static constexpr auto kGrace = std::chrono::milliseconds(1000);
 
-    // Counts one while it lives.
+    // Counts as one run while it exists.
     class Going {
       public:
         explicit Going(std::shared_ptr<Runs> runs) : runs_(std::move(runs)) {
@@ -86,7 +86,7 @@ class Watch {
     std::uint64_t memory_at_start_ = 0;
 };
 
-// Bytes of this process in memory that are not of files; 0 where the system does not tell.
+// Resident bytes of this process that do not belong to files; 0 if the system does not say.
 std::uint64_t memory_in_use();
 
 template <typename T> Result<T> Watch::run(std::function<Result<T>()> work) const {
@@ -127,7 +127,7 @@ template <typename T> Result<T> Watch::run(std::function<Result<T>()> work) cons
         ++runs_->abandoned;
         return goes_on.error();
     }
-    // What it found meanwhile counts; an error that may be of having been stopped does not.
+    // A result that arrived in time counts; an error that may be due to being stopped does not.
     if (!*job->result && goes_on) goes_on = check();
     if (!*job->result && !goes_on) return goes_on.error();
     return std::move(*job->result);

@@ -1,4 +1,4 @@
-// Parts of a workspace, laid out once to count bytes and once to hand out pointers.
+// Places parts of a workspace: once to count bytes, and once to assign pointers.
 #pragma once
 
 #include <cstddef>

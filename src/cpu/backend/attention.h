@@ -9,7 +9,7 @@
 
 namespace flexc::cpu {
 
-// Of one module; those that it does not have are null.
+// Functions of one module; null if it does not have one.
 struct TileFunctions {
     TileFunction forward, forward_full, backward, backward_full, sink, sink_backward, band, look,
         intervals;
@@ -18,7 +18,7 @@ struct TileFunctions {
 std::size_t forward_workspace(const Launch& launch);
 void forward(const TileFunctions& functions, const Launch& launch);
 
-// Of requests with lengths of their own, where launches have sequences.
+// For launches with sequences (requests with lengths of their own).
 std::size_t forward_sequences_workspace(const Launch& launch);
 void forward_sequences(const TileFunctions& functions, const Launch& launch);
 

@@ -1,5 +1,5 @@
-// What code for processors with AVX2 shares. Functions are compiled for it one by one, whatever the
-// library is compiled for; whoever calls them asks has_avx2() first.
+// Common code for processors with AVX2. Functions are compiled for it one by one, whatever the
+// library is compiled for; callers check has_avx2() first.
 #pragma once
 
 #if defined(__x86_64__)
@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <immintrin.h>
 
-// Functions that are inlined into each other have to have the same.
+// Functions that are inlined into each other must have the same target.
 #define FLEXC_AVX2 __attribute__((target("avx2,fma,f16c")))
 #define FLEXC_AVX2_INLINE FLEXC_AVX2 __attribute__((always_inline)) static inline
 
@@ -58,7 +58,7 @@ FLEXC_AVX2_INLINE __m128i load_eight_bytes(const char* from) {
 }
 struct LoadE4m3 {
     static constexpr std::int64_t kBytes = 1;
-    // As f16, whose exponent has a bias that is larger by 8.
+    // Converted by way of f16, whose exponent bias is larger by 8.
     FLEXC_AVX2_INLINE __m256 at(const char* from) {
         const __m128i bits = _mm_cvtepu8_epi16(load_eight_bytes(from));
         const __m128i magnitude = _mm_and_si128(bits, _mm_set1_epi16(0x7f));

@@ -20,7 +20,7 @@ FLEXC_AVX512_INLINE void store(float* to, Vector x) { _mm512_storeu_ps(to, x); }
 FLEXC_AVX512_INLINE Vector product(Vector x, Vector y) { return _mm512_mul_ps(x, y); }
 FLEXC_AVX512_INLINE Vector fused(Vector x, Vector y, Vector z) { return _mm512_fmadd_ps(x, y, z); }
 
-// Sums of pairs of neighbours, and of neighbouring pairs: those of x and of y side by side.
+// Adds adjacent pairs, with the sums of x and of y interleaved.
 FLEXC_AVX512_INLINE Vector add_halves(Vector x, Vector y) {
     return _mm512_add_ps(_mm512_unpacklo_ps(x, y), _mm512_unpackhi_ps(x, y));
 }
@@ -70,7 +70,7 @@ FLEXC_AVX512_INLINE __m128i load_sixteen_bytes(const char* from) {
 }
 struct LoadE4m3 {
     static constexpr std::int64_t kBytes = 1;
-    // As f16, whose exponent has a bias that is larger by 8.
+    // Converted by way of f16, whose exponent bias is larger by 8.
     FLEXC_AVX512_INLINE Vector at(const char* from) {
         const __m256i bits = _mm256_cvtepu8_epi16(load_sixteen_bytes(from));
         const __m256i magnitude = _mm256_and_si256(bits, _mm256_set1_epi16(0x7f));
@@ -104,7 +104,7 @@ FLEXC_AVX512_INLINE Vector load_scaled(const char* from, [[maybe_unused]] Vector
         return Load::at(from);
 }
 
-// Whether the processor has it, and rows are whole vectors.
+// Whether the processor has AVX-512, and rows are whole vectors.
 inline bool suits(int dim) {
     return dim % kLanes == 0 && has_avx2() && __builtin_cpu_supports("avx512f") &&
            __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&

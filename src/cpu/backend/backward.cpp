@@ -23,23 +23,25 @@ constexpr std::int64_t kKeyTile = 128;
 constexpr std::int64_t kQueryTile = 64;
 static_assert(kKeyTile <= kMaxColumns && kKeyTile % kColumnUnit == 0);
 
-// Beyond this, f32 holds an lse to 2^-14 and worse, and weights of e^(score - lse) no longer sum to
-// 1: at scores of 1e10 an lse cannot tell the maximum from the sum at all. The maximum and the sum
-// of such rows are computed again, from their scores.
+// Beyond this, f32 represents an lse with an error of 2^-14 or more, and weights e^(score - lse) no
+// longer sum to 1; at scores of 1e10, an lse cannot be told from the maximum at all. The maximum
+// and the sum of such rows are computed again from their scores.
 constexpr float kLargestLse = 1024;
-// Of an lse and what is computed again, relative: more, and the lse is not of these keys alone.
+// Largest relative difference between lse and the value computed again; if it is larger, lse
+// includes keys that are not here.
 constexpr float kSameLse = 0x1p-22f;
 
-// What one lane works in.
+// Scratch memory of a lane.
 struct Scratch {
     float *keys, *keys_transposed, *values_transposed, *dk, *dv, *scores, *gradients;
     float *row_max, *row_sum, *row_correction;
     std::uint64_t* emitted;
 };
 
-// How work is split into units: a range of (b, h_kv) pairs, with a share of the key tiles. A stream
-// does every so many-th unit, in order, and all that streams sum is summed in the order of the
-// streams: by sizes alone, so that every sum has one order on any number of threads.
+// How work is divided into units: a range of (b, h_kv) pairs with a part of the key tiles. Each
+// stream computes every n-th unit, in order, and results of streams are added in the order of
+// streams. All of it depends on sizes only, so that every sum has the same order for any number of
+// threads.
 struct Split {
     std::int64_t batch_units = 1, head_units = 1,
                  chunks = 1; // 1: the variable is looped over inside
@@ -77,7 +79,7 @@ Split split_of(const Launch& launch, std::uint32_t allowed) {
 
 class Backward {
   public:
-    // Small: work is not divided, for least memory.
+    // is_small: work is not divided, to need the least memory.
     explicit Backward(const Launch& launch, bool is_small = false)
         : launch_(launch), shape_(*launch.shape), in_(*launch.arguments), arena_(launch.workspace),
           key_tiles_((in_.kv_len + kKeyTile - 1) / kKeyTile),
@@ -154,7 +156,7 @@ class Backward {
         return take_scratch(arena);
     }
 
-    // By all threads: else those with heads of one tile would all look at it.
+    // Uses all threads; otherwise those that compute heads of one tile would all evaluate its mask.
     void look_for_all_heads(const TileFunctions& functions) {
         if (!looks_.begin() || threads_ == 1) return;
         for_units(
@@ -169,8 +171,8 @@ class Backward {
             });
     }
 
-    // Rows of q and d_out in f32, what weights are relative to, and delta = rowsum(d_out * o) -
-    // d_lse.
+    // Computes rows of q and d_out in f32, the reference of their weights, and delta = rowsum(d_out
+    // * o) - d_lse.
     void prepare(const TileFunctions& functions, std::int64_t unit, int lane) {
         const std::int64_t head = unit / query_tiles_, first = unit % query_tiles_ * query_tile_;
         const Rows rows{head / in_.heads, head % in_.heads, first,
@@ -206,7 +208,7 @@ class Backward {
             has_dq(chunk, unit) = false;
     }
 
-    // Of each row. NaN counts as infinite.
+    // Returns the sink of each row. NaN counts as infinite.
     const float* find_sinks(const TileFunctions& functions, const Rows& rows, int lane) const {
         const Scratch scratch = scratch_of(lane);
         std::fill_n(scratch.row_max, rows.count, -std::numeric_limits<float>::infinity());
@@ -219,7 +221,7 @@ class Backward {
         functions.sink(launch_.words, &tile);
         return scratch.row_max;
     }
-    // A tile of the one key that a sink is like.
+    // Sets the rows of a tile with one key, as which the sink is computed.
     void set_rows(Tile& tile, Range rows) const {
         tile.q_begin = rows.begin + in_.q_offset;
         tile.q_row = rows.begin + launch_.q_row;
@@ -227,10 +229,10 @@ class Backward {
         tile.columns = 1;
     }
 
-    // Weights become what they are beside a sink: less by 2^more. `product` is that of o and d_out;
-    // d_lse, which is of weights without the sink, becomes what gives the same beside it.
+    // Makes the row's weights include the sink: they decrease by 2^more. product: rowsum(d_out *
+    // o). d_lse refers to weights without the sink and is scaled to match.
     void add_sink(float sink, std::int64_t place, float product, float& d_lse) const {
-        // Beyond this, weights have no say beside d_lse, which would overflow.
+        // From here on, weights are negligible beside d_lse.
         constexpr double kMost = 56;
         double more = 0, share = 0;
         if (reference_[place] != -std::numeric_limits<float>::infinity()) {
@@ -248,7 +250,7 @@ class Backward {
         if (shape_.learns_sink) sink_delta_[place] = static_cast<float>(share * product);
     }
 
-    // Gradients of what the sinks of one head read, which are those of a key whose value is zero.
+    // Adds the gradients of what the sinks of one head read: those of a key whose value is zero.
     void learn_sinks(TileFunction function, std::int64_t b, std::int64_t h, const Scratch& scratch,
                      const std::uint64_t* words) const {
         Tile tile = tile_of(b, h, scratch);
@@ -256,7 +258,7 @@ class Backward {
         tile.reference = tile.log2_sum = scratch.row_sum;
         const float* deltas = sink_delta_ + (b * in_.heads + h) * padded_rows_;
         for (std::int64_t begin = 0; begin < in_.q_len;) {
-            // What has no gradient is left out, whatever the derivatives are there.
+            // Skip rows without a gradient, whose derivatives may be infinite.
             std::int64_t end = begin;
             while (end < in_.q_len && end - begin < query_tile_ && deltas[end] != 0)
                 ++end;
@@ -275,8 +277,8 @@ class Backward {
 
     static bool is_large(float lse) { return std::isfinite(lse) && std::abs(lse) > kLargestLse; }
 
-    // Maximum and sum of rows whose lse is too large to be exact, by the forward functions, from
-    // the scores that the backward ones will see.
+    // Computes the maximum and sum of rows whose lse is too large to be exact, with the forward
+    // functions, from the same scores as the backward functions see.
     void measure_rows(const TileFunctions& functions, const Rows& rows, std::int64_t query_unit,
                       const Scratch& scratch) {
         std::fill_n(scratch.row_max, rows.count, -std::numeric_limits<float>::infinity());
@@ -305,7 +307,7 @@ class Backward {
             const double sum = scratch.row_sum[row];
             const auto own = static_cast<float>(double{maximum} + std::log(sum));
             const bool is_same = std::abs(own - lse) <= kSameLse * std::abs(lse);
-            // Of more keys than these, there is only its lse; no weight is above 1.
+            // If lse includes more keys than these, only lse is known; no weight exceeds 1.
             reference_[place] = is_same ? maximum : std::max(lse, maximum);
             log2_sum_[place] = is_same ? static_cast<float>(std::log2(sum)) : 0.0f;
         }
@@ -336,8 +338,8 @@ class Backward {
                 std::min<std::int64_t>((query_tile + 1) * query_tile_, in_.q_len)};
     }
 
-    // The columns of a pair of tiles that may be visible, from a multiple of the unit, which `tile`
-    // is set to; none where it shows nothing.
+    // Returns the columns of a pair of tiles that may be visible, rounded to the unit, to which
+    // `tile` is set; none if nothing is visible.
     VisibleColumns enter(const TileFunctions& functions, Tile& tile, const VisibleBand& band,
                          const VisibleTiles& tiles, std::int64_t query_tile,
                          const Rows& keys) const {
@@ -370,7 +372,7 @@ class Backward {
         return static_cast<int>(round_up(tile.columns, kColumnUnit));
     }
 
-    // Of one query tile of a head: a chunk's share of dq, and whether there is one.
+    // A chunk's share of dq for one query tile of a head, and whether it has any.
     float* dq_of(std::int64_t chunk, std::int64_t query_unit) const {
         return dq_ + (chunk * heads_ * query_tiles_ + query_unit) * query_tile_ * shape_.head_dim;
     }
@@ -520,7 +522,7 @@ class Backward {
     char* lanes_;
 };
 
-// One request of many, as a launch of its own: its tensors begin at its rows.
+// One of many requests as a launch of its own: its tensors start at its rows.
 class OneRequest {
   public:
     OneRequest(const Launch& all, int request) : arguments(*all.arguments), launch(all) {
@@ -558,7 +560,7 @@ class OneRequest {
     OneRequest(const OneRequest&) = delete;
     OneRequest& operator=(const OneRequest&) = delete;
 
-    // Gradients of rows that nothing goes through.
+    // Clears the gradients of rows that take no part.
     void clear(std::int64_t first_query, std::int64_t queries, std::int64_t first_key,
                std::int64_t keys) const {
         const DType type = launch.shape->dtype;
@@ -586,7 +588,7 @@ class OneRequest {
 
 } // namespace
 
-// Requests come one after another: sums over them have one order.
+// Requests are computed one after another, so that sums over them have a fixed order.
 std::size_t backward_sequences_workspace(const Launch& launch) {
     AttentionArguments longest = *launch.arguments;
     longest.batch = 1;
@@ -608,7 +610,8 @@ void backward_sequences(const TileFunctions& functions, const Launch& launch) {
         one.clear(is_empty ? 0 : sequence.q_len, sequence.q_rows, is_empty ? 0 : sequence.kv_len,
                   sequence.kv_rows);
         if (is_empty) continue;
-        // Of other lengths, another division may want more memory than that of the longest.
+        // For shorter requests, the work may be divided in a way that needs more memory than the
+        // longest one.
         Backward whole(one.launch);
         if (whole.workspace() <= most)
             whole.run(functions);

@@ -1,6 +1,6 @@
-// What the libraries in this one register to be done at exit is left undone: nothing here outlives
-// the process, and other threads may still be compiling and running kernels with it. Hidden, so
-// that it stands for libc's in this library alone, which is never unloaded.
+// Ignores what the libraries linked into this one register for exit: nothing here outlives the
+// process, and other threads may still be compiling and running kernels. The symbol is hidden, so
+// it replaces libc's only inside this library, which is never unloaded.
 extern "C" __attribute__((visibility("hidden"))) int __cxa_atexit(void (*)(void*), void*,
                                                                   void*) noexcept {
     return 0;

@@ -15,8 +15,8 @@ namespace {
 constexpr std::int64_t kMaxCopyBytes = std::int64_t{256} << 20;
 // Enough for any machine to be busy.
 constexpr std::int64_t kMaxStreams = 256, kEnoughStreams = 64;
-// To zero and sum a copied element costs about what a sixth of a score does: copies may have this
-// many elements for each score, so that they take a few percent of the time at most.
+// Zeroing and adding a copied element costs about a sixth of a score: copies may have this many
+// elements for each score, so that they take a few percent of the time at most.
 constexpr std::int64_t kScoresPerCopiedElement = 8;
 
 std::int64_t elements_of(const GradientTarget& target) {

@@ -1,7 +1,6 @@
-// Where the parts of a backward pass add captured gradients: straight into the caller's tensor
-// where no two parts can meet, else into copies of their own that are summed in a fixed order. What
-// the parts are is decided by sizes alone, never by threads, so that sums have the same bits on any
-// number of them.
+// Where the parts of a backward pass add captured gradients: directly to the caller's tensor if no
+// two parts can meet, else to copies that are summed in a fixed order. The parts depend on sizes
+// only, never on threads, so that sums have the same bits for any number of threads.
 #pragma once
 
 #include <cstdint>
@@ -22,17 +21,17 @@ struct GradientSplit {
 
 class GradientCopies {
   public:
-    // `units`: how many parts the work has when split over some variables.
+    // units: the number of parts when the work is split over some variables.
     static GradientSplit choose(const Launch& launch,
                                 const std::function<std::int64_t(std::uint32_t variables)>& units);
 
-    // `split`: the variables by which streams differ.
+    // split: the variables by which streams differ.
     GradientCopies(const Launch& launch, std::uint32_t split, std::int64_t streams, int threads,
                    Arena& arena);
 
     // Zeroes the copies of a stream and gives it arguments that point at them.
     const std::uint64_t* begin(std::int64_t stream) const;
-    // After all streams: adds copies into the caller's tensors.
+    // Called after all streams: adds the copies to the caller's tensors.
     void finish() const;
 
   private:

@@ -88,7 +88,7 @@ llvm::Expected<orc::JITTargetMachineBuilder> host_builder() {
 
 std::string text_of(llvm::Error error) { return llvm::toString(std::move(error)); }
 
-// What LLVM may call for an operation that the processor has no instruction for.
+// Functions that LLVM may call for operations without an instruction on this processor.
 orc::SymbolMap runtime_symbols(orc::LLJIT& jit) {
     orc::SymbolMap symbols;
     auto add = [&](const char* name, auto* function) {
@@ -142,7 +142,7 @@ llvm::Expected<std::unique_ptr<JitModule>> link(std::unique_ptr<llvm::MemoryBuff
     if (!builder) return builder.takeError();
     orc::LLJITBuilder jit_builder;
     jit_builder.setJITTargetMachineBuilder(std::move(*builder));
-    // No static constructors and no symbols of the process: the code stands alone.
+    // The code needs neither static constructors nor symbols of the process.
     jit_builder.setPlatformSetUp(orc::setUpInactivePlatform);
 #if LLVM_VERSION_MAJOR >= 17
     jit_builder.setLinkProcessSymbolsByDefault(false);
@@ -159,7 +159,8 @@ llvm::Expected<std::unique_ptr<JitModule>> link(std::unique_ptr<llvm::MemoryBuff
     return std::make_unique<LinkedModule>(std::move(*jit), std::move(tracker));
 }
 
-// As wide as the processor has: the loops are long and the matrix products use full width anyway.
+// Prefers the widest vectors that the processor has: loops are long, and the matrix products use
+// full width anyway.
 void prefer_wide_vectors(llvm::Module& module, const llvm::TargetMachine& machine) {
     if (machine.getTargetCPU() != "x86-64-v4") return;
     for (llvm::Function& function : module)
@@ -188,11 +189,11 @@ std::size_t instructions_of(const llvm::Module& module) {
     return all;
 }
 
-// Beyond this many instructions vectors, which multiply them, and unrolled loops take LLVM seconds
-// to minutes; no program that people write comes near.
+// Beyond this many instructions, vectorizing and unrolling take LLVM seconds to minutes. No
+// hand-written program comes near.
 constexpr std::size_t kManyInstructions = 6000;
 
-// Loops ask to become vectors: they no longer do.
+// Removes the request to vectorize loops.
 void keep_loops_scalar(llvm::Module& module) {
     llvm::LLVMContext& context = module.getContext();
     auto* never = llvm::ConstantAsMetadata::get(llvm::ConstantInt::getFalse(context));
@@ -210,7 +211,7 @@ void keep_loops_scalar(llvm::Module& module) {
         }
 }
 
-// Leaves out what is left to do once `stop` says so.
+// Stops as soon as `stop` says so.
 void optimize(llvm::Module& module, llvm::TargetMachine& machine, bool is_large,
               const StopQuery& stop) {
     llvm::LoopAnalysisManager loops;

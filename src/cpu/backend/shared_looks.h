@@ -1,5 +1,6 @@
-// What looks found, where heads see the same: whoever first wants to know of a tile looks, for all
-// heads. Of tiles of kMaskQueryTile by kMaskKeyTile.
+// Results of looks (evaluations of the mask of a tile), shared by heads for which they are the
+// same: the first that needs a tile's result computes it for all heads. Tiles are kMaskQueryTile by
+// kMaskKeyTile.
 #pragma once
 
 #include <algorithm>
@@ -11,21 +12,21 @@
 
 namespace flexc::cpu {
 
-// Of one batch entry or request.
+// The results for one batch entry or request.
 class SharedLooks {
   public:
-    // Of more tiles than these, each head finds its own.
+    // With more tiles than this, nothing is shared.
     static constexpr std::int64_t kMost = std::int64_t{1} << 24;
 
     SharedLooks() = default; // shares nothing
-    // `seen`: 0 for each tile.
+    // seen: zeros, one for each tile.
     SharedLooks(std::uint8_t* seen, std::int64_t keys) : seen_(seen), key_tiles_(tiles(keys)) {}
 
     static std::int64_t count(std::int64_t queries, std::int64_t keys) {
         return (queries + kMaskQueryTile - 1) / kMaskQueryTile * tiles(keys);
     }
 
-    // Of the tile in which these are; bits of Seen, 0 where nobody has looked yet.
+    // The result for the tile of this element: bits of Seen, 0 if not yet computed.
     std::int64_t find(std::int64_t query, std::int64_t key) const {
         return seen_ == nullptr ? 0 : seen_[place(query, key)];
     }
@@ -49,7 +50,7 @@ inline bool shares_looks(const Launch& launch) {
     return launch.shape->shares_looks && launch.arguments->heads > 1;
 }
 
-// Of all batch entries of a dense launch.
+// The results for all batch entries of a dense launch.
 class LooksOfEntries {
   public:
     LooksOfEntries() = default; // shares nothing
@@ -66,7 +67,7 @@ class LooksOfEntries {
     SharedLooks of(std::int64_t b) const {
         return seen_ == nullptr ? SharedLooks() : SharedLooks(seen_ + b * of_entry_, keys_);
     }
-    // Whether there are any; then nobody has looked yet.
+    // Clears the results; false if nothing is shared.
     bool begin() const {
         if (seen_ != nullptr) std::fill_n(seen_, count_, std::uint8_t{0});
         return seen_ != nullptr;

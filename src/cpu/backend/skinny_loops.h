@@ -8,10 +8,10 @@
 namespace flexc::cpu::FLEXC_VECTORS {
 namespace {
 
-// Sums at once: at least as many as keep both multipliers busy, and one for each lane.
+// Sums that are computed at once: enough to keep both multipliers busy, and one for each lane.
 constexpr int kSums = static_cast<int>(kLanes);
 
-// Rows of one head are often apart, where the processor does not foresee them.
+// Prefetches rows: those of one head are often far apart, which the processor does not predict.
 class RowsAhead {
   public:
     static constexpr std::int64_t kCount = 16;
@@ -21,7 +21,7 @@ class RowsAhead {
           next_(static_cast<const char*>(rows.data) + rows.next * bytes),
           stride_(rows.stride * bytes), count_(rows.count), bytes_(dim * bytes) {}
 
-    // The row so many after this one.
+    // Prefetches the row `row` rows after this one.
     FLEXC_TARGET __attribute__((always_inline)) void prefetch(std::int64_t row) const {
         constexpr int kLine = 64;
         row += kCount;
@@ -84,8 +84,9 @@ FLEXC_TARGET void all_scores(std::int64_t dim, const float* left, const MemoryRo
                                   stride);
 }
 
-// Some keys' part of the columns from `first` on, kVectors vectors of each row at once: few enough
-// keys for them to stay in the first-level cache. What is left over, fewer vectors at once.
+// Adds the weighted values of some keys to the columns from `first` on, kVectors vectors of each
+// row at once: few enough keys to stay in the first-level cache. The remaining columns take fewer
+// vectors at once.
 template <typename Load, int kRows, int kVectors>
 FLEXC_TARGET_INLINE void add_values(std::int64_t first, std::int64_t dim, const float* weights,
                                     std::int64_t stride, const char* values, std::int64_t bytes,
@@ -129,7 +130,7 @@ FLEXC_TARGET void add_all_values(std::int64_t dim, const float* weights, std::in
     }
 }
 
-// call(Load, rows as a type, the first one) for as many rows at once as have their sums in
+// Calls call(Load, rows as a type, first row) for as many rows at once as have their sums in
 // registers.
 template <int kCount> struct RowCount {
     static constexpr int kRows = kCount;

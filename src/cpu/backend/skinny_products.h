@@ -8,11 +8,11 @@
 
 namespace flexc::cpu {
 
-// No more rows than this: beyond it, packed products are faster.
+// Most rows; with more, packed products are faster.
 inline constexpr int kSkinnyRows = 32;
 
-// Rows of one head in memory, in elements of `data`; those of a row are neighbours. next: the row
-// that is read after these, or any. scale: of types of eight bits.
+// Rows of one head in memory, in elements of `data`; the elements of a row are contiguous. next:
+// the row that is read after these, or any. scale: of 8-bit types.
 struct MemoryRows {
     const void* data;
     std::int64_t first, stride, count, next;

@@ -46,14 +46,14 @@ template <typename Format> float widen(typename Format::Bits bits, [[maybe_unuse
 
 constexpr std::uint32_t kExponent = 0x7f800000;
 
-// Of values whose bits of the exponent are at most these.
+// The magnitude of values whose exponent bits are at most these.
 constexpr Magnitude magnitude_of(std::uint32_t exponent) {
     return {exponent != kExponent, exponent < std::bit_cast<std::uint32_t>(kModerateInput)};
 }
 
 #if defined(__x86_64__)
 
-// The exponents that are largest, lane by lane.
+// Keeps the largest exponents, lane by lane.
 FLEXC_AVX2_INLINE void note(__m256i& largest, __m256 values) {
     const __m256i exponent = _mm256_set1_epi32(kExponent);
     largest = _mm256_max_epu32(largest, _mm256_and_si256(_mm256_castps_si256(values), exponent));
@@ -64,7 +64,7 @@ FLEXC_AVX2_INLINE std::uint32_t largest_of(__m256i lanes) {
     return *std::max_element(of, of + avx2::kLanes);
 }
 
-// stride: of rows, in bytes. The largest exponent.
+// Returns the largest exponent. stride: between rows, in bytes.
 template <typename Load>
 FLEXC_AVX2 std::uint32_t widen_rows(const char* from, std::int64_t stride, std::int64_t rows,
                                     int dim, float* out, float scale) {

@@ -1,4 +1,4 @@
-// Rows of the caller's tensors, of any type and strides, to and from f32 matrices.
+// Copies rows of the caller's tensors, of any type and strides, to and from f32 matrices.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +14,11 @@ struct Rows {
     std::int64_t b, h, first, count;
 };
 
-// Of all values that were loaded; moderate: below kModerateInput.
+// The magnitude of all values that were loaded; moderate: below kModerateInput.
 struct Magnitude {
     bool is_finite = true, is_moderate = true;
 };
-// Both fill what is missing up to the padded size with 0. scale: of types of eight bits, which
-// others do not have.
+// Both fill the padding with 0. scale: of 8-bit types.
 Magnitude load_rows(const TensorArgument& tensor, DType dtype, const Rows& rows, int dim,
                     float* out, std::int64_t padded_rows,
                     float scale = 1); // out[padded_rows][dim]
@@ -27,7 +26,7 @@ Magnitude load_transposed(const TensorArgument& tensor, DType dtype, const Rows&
                           float* out, std::int64_t stride, std::int64_t padded_rows,
                           float scale = 1); // out[dim][stride]
 
-// As `flags` (OutputFlag) say; dtype counts where they do not ask for f32.
+// Stores as `flags` (OutputFlag) say; dtype applies unless they ask for f32.
 void store_rows(const TensorArgument& tensor, DType dtype, unsigned flags, const Rows& rows,
                 int dim, const float* in, std::int64_t stride);
 

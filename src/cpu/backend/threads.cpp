@@ -20,8 +20,8 @@ namespace flexc::cpu {
 
 namespace {
 
-// oneTBB's workers are not there in the child of a fork, and it waits for them: whether this
-// process is another than the one that first asked for them.
+// oneTBB's workers do not exist in a child of fork, where it would wait for them: whether this
+// process is another than the one that first used them.
 bool is_forked() {
     static std::atomic<pid_t> first_user{0};
     const pid_t self = ::getpid();
@@ -41,7 +41,7 @@ __attribute__((constructor)) void watch_for_the_end() {
 }
 #endif
 
-// Threads of this call alone.
+// Runs lanes on threads that only this call uses.
 void run_on_threads(int lanes, void (*work)(void* context, int lane), void* context) {
     std::atomic<int> next{0};
     std::mutex mutex;
@@ -61,7 +61,7 @@ void run_on_threads(int lanes, void (*work)(void* context, int lane), void* cont
             for (int i = 1; i < std::min(lanes, default_threads()); ++i)
                 threads.emplace_back(take_lanes);
         } catch (const std::system_error&) {
-            // Those that there are do all lanes.
+            // The existing threads run all lanes.
         }
         take_lanes();
     }

@@ -13,7 +13,7 @@ namespace flexc::cpu {
 
 int default_threads();
 
-// How many threads are worth waking for so many multiplications: each is given some 20 us of work.
+// Number of threads worth waking for so many multiplications: each gets about 20 us of work.
 constexpr int useful_threads(int threads, std::int64_t multiplications) {
     constexpr std::int64_t kLeastWork = std::int64_t{1} << 20;
     return static_cast<int>(
@@ -27,7 +27,8 @@ std::string threads_description();
 void run_lanes(const CpuThreads& pool, int lanes, void (*work)(void* context, int lane),
                void* context);
 
-// Units in any order, each by whichever lane is free: for results that do not depend on the lane.
+// Runs units in any order, each in whichever lane is free: for results that do not depend on the
+// lane.
 template <typename Work>
 void for_units(const CpuThreads& pool, int lanes, std::int64_t units, const Work& work) {
     std::atomic<std::int64_t> next{0};

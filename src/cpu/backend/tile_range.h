@@ -1,4 +1,5 @@
-// Which part of the score matrix a mask lets through: its band, its block mask, and looks at tiles.
+// Which part of the score matrix a mask shows: by its band, its block mask, and by evaluating the
+// mask of tiles (looks).
 #pragma once
 
 #include <algorithm>
@@ -15,7 +16,7 @@ struct Range {
     bool empty() const { return begin >= end; }
 };
 
-// Further away than any row of a tensor.
+// A distance beyond any row of a tensor.
 inline constexpr std::int64_t kFar = std::int64_t{1} << 40;
 
 // low <= kv - q <= high for every visible pair, in rows of the tensors: offsets are taken out. With
@@ -54,8 +55,7 @@ struct VisibleBand {
     }
 };
 
-// What the caller's block mask says of one (b, h); without a block mask, that anything may be
-// visible.
+// The caller's block mask of one (b, h); without one, anything may be visible.
 class VisibleTiles {
   public:
     VisibleTiles(const BlockMask& mask, std::int64_t b, std::int64_t h)
@@ -94,7 +94,7 @@ struct VisibleColumns {
     bool is_full = false;
 };
 
-// Sets what is seen of `tile`. Few elements are not worth a test of intervals.
+// Sets what is seen of `tile`. For few elements the interval test is skipped.
 inline void look(const TileFunctions& functions, const Launch& launch, Tile& tile) {
     constexpr std::int64_t kFewRows = 4;
     if (functions.intervals != nullptr && tile.rows > kFewRows)
@@ -105,9 +105,9 @@ inline void look(const TileFunctions& functions, const Launch& launch, Tile& til
     functions.look(launch.words, &tile);
 }
 
-// Of rows and columns inside the band. Parts of kMaskKeyTile columns at either end that show
-// nothing are left out, by the block mask, or else by a look, for which move(tile, columns) places
-// `tile`. It carries b, h, h_kv, its rows and whether its scores are moderate.
+// Returns the visible columns of a tile inside the band. Parts of kMaskKeyTile columns at either
+// end in which nothing is visible are removed, by the block mask or by a look, for which move(tile,
+// columns) positions `tile`. The tile has b, h, h_kv, its rows and whether its scores are moderate.
 template <typename Move>
 VisibleColumns look_at(const TileFunctions& functions, const Launch& launch,
                        const VisibleBand& band, const VisibleTiles& tiles, const SharedLooks& looks,
@@ -148,7 +148,7 @@ inline VisibleColumns look_at(const TileFunctions& functions, const Launch& laun
 
 inline bool is_moderate(double scale) { return std::abs(scale) < kModerateScale; }
 
-// Of one head. `tile` carries b, h and h_kv; arguments are the module's words.
+// Returns the band of one head. `tile` has b, h and h_kv; words: the module's arguments.
 inline VisibleBand visible_band(const TileFunctions& functions, const Launch& launch,
                                 const std::uint64_t* words, Tile tile) {
     VisibleBand band;

@@ -147,7 +147,7 @@ PyObject* mpi_communicator(PyObject*, PyObject* arguments) {
     PyObject* handle = nullptr;
     double timeout = 0;
     if (PyArg_ParseTuple(arguments, "Od", &handle, &timeout) == 0) return nullptr;
-    // Where an MPI_Comm is of 32 bits, they are the first of these.
+    // A 32-bit MPI_Comm is in the first four bytes.
     std::uint64_t comm = 0;
     if (handle != Py_None) comm = PyLong_AsUnsignedLongLongMask(handle);
     if (PyErr_Occurred() != nullptr) return nullptr;

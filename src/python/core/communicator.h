@@ -33,8 +33,8 @@ class RankCall {
     // false: there is an exception.
     bool has_begun() const { return communicator_ != nullptr; }
     const flexc_communicator* communicator() const;
-    // Where this rank has an exception instead of what the call needs: the others get it as an
-    // error. nullptr, for `return`.
+    // Called if this rank has an exception instead of what the call needs: the other ranks get it
+    // as an error. Returns nullptr, for `return`.
     PyObject* refuse() const;
 
   private:

@@ -59,7 +59,7 @@ struct ManagedVersioned { // a capsule named "dltensor_versioned"
     Tensor tensor;
 };
 
-// What a type's __dlpack_c_exchange_api__ has, a capsule named "dlpack_exchange_api".
+// The contents of a type's __dlpack_c_exchange_api__, a capsule named "dlpack_exchange_api".
 struct ExchangeHeader {
     Version version;
     ExchangeHeader* older;

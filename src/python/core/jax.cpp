@@ -38,7 +38,7 @@ struct Prepared {
     }
 };
 
-// Those of calls before, by all that they depend on.
+// Prepared calls, by everything that they depend on.
 class PreparedCalls {
   public:
     std::shared_ptr<Prepared> find(const std::string& key) {
@@ -66,8 +66,8 @@ std::int32_t dtype_of(std::int32_t xla) {
     return FLEXC_DEFAULT_DTYPE;
 }
 
-// What a call is told beside its arrays, as texts. Those of `layout` and `params` are like
-// "q_len=64 kv_len=512", and `lengths` names the arrays that stand before the buffers.
+// Attributes of a call besides its arrays, as texts. `layout` and `params` are like "q_len=64
+// kv_len=512"; `lengths` names the arrays that come before the buffers.
 struct Attributes {
     std::string program, mask_mod, sink, params, layout, lengths;
     double scale = std::nan("");
@@ -111,7 +111,7 @@ std::pair<std::string, double> named_number(std::string_view word) {
             std::strtod(std::string(word.substr(middle + 1)).c_str(), nullptr)};
 }
 
-// Where queries and keys lie, and the most that one request may have; below 0: what its lengths
+// The layouts of queries and keys, and the most that one request may have; below 0: as the lengths
 // say.
 struct LayoutOptions {
     std::int32_t queries = FLEXC_LAYOUT_DENSE, keys = FLEXC_LAYOUT_DENSE, query_start = 0;
@@ -138,8 +138,8 @@ std::size_t elements_of(const flexc_tensor& tensor) {
     return count;
 }
 
-// Of a tensor with more dims in front, which vmap made, the part at these indices; a dim of one
-// element is for all of them.
+// The part of a tensor at these indices of the leading dims that vmap added; a dim of one element
+// serves all indices.
 flexc_tensor part_of(const flexc_tensor& tensor, const std::vector<std::int64_t>& at) {
     flexc_tensor part = tensor;
     std::int64_t index = 0;
@@ -160,7 +160,7 @@ std::string text_of(flexc_error* error) {
 
 using TensorList = std::vector<flexc_tensor>;
 
-// One attention of a call: under vmap a call has several.
+// One attention of a call; under vmap a call has several.
 class Attention {
   public:
     Attention(const Place& place, const Attributes& attributes, const LayoutOptions& layout,
@@ -337,8 +337,8 @@ class Attention {
         return sizes;
     }
 
-    // Of one request: what the lengths say, or on a GPU, which alone reads them, what the shapes
-    // have room for.
+    // The most of one request: from the lengths or, on a GPU, where only the device reads these,
+    // what the shapes have room for.
     std::int64_t most_queries() const {
         return place_.is_gpu() ? arguments_[0].shape[0] : lengths_.most_queries();
     }
@@ -457,7 +457,8 @@ template <bool is_backward, bool is_on_gpu> xla::Error* handle(xla::Call* call) 
             metadata.version.major = 0;
             // A runtime that does not give its interface here has the first version.
             metadata.version.minor = call->api == nullptr ? 1 : call->api->version.minor;
-            // Not for XLA's command buffers: replays would use a workspace that others have then.
+            // Not for XLA's command buffers: replays would use a workspace that others may have by
+            // then.
             metadata.traits = 0;
             return nullptr;
         }

@@ -38,8 +38,8 @@ struct PlanState {
     std::vector<std::string> buffers;   // names, in the order of calls
     std::vector<std::string> gradients; // likewise
     Spaces spaces;
-    // Of layouts other than dense: what updates keep, whose arrays the plan was made with, and the
-    // rows of packed tensors that requests have, -1 where only the device knows them.
+    // For layouts other than dense: what updates keep, the library whose arrays the plan was made
+    // with, and the rows of packed tensors that requests have; -1 if only the device knows them.
     Paging paging = {.struct_size = sizeof(Paging)};
     const dlpack::Exchange* library = nullptr;
     std::int64_t query_rows = 0, key_rows = 0;

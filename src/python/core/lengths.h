@@ -12,7 +12,7 @@
 
 namespace flexc::python {
 
-// What a plan keeps of lengths beside their arrays: page_size, pages and query_start.
+// What a plan keeps of lengths besides their arrays: page_size, pages and query_start.
 using Paging = flexc_lengths;
 
 // The arrays of one call: all in host memory, or all on a device. They live as long as this does.
@@ -34,12 +34,12 @@ class Lengths {
     flexc_length_tensors on_device() const;
     Tensors& tensors() { return tensors_; }
 
-    // Of requests, by cu_seqlens_q; -1 without it.
+    // Number of requests, from cu_seqlens_q; -1 without it.
     std::int64_t requests() const;
-    // Of one request, and rows of packed tensors, by arrays in host memory.
+    // Most of one request, and rows of packed tensors, from arrays in host memory.
     std::int64_t most_queries() const;
     std::int64_t most_keys(const Paging& paging) const;
-    // Of one request's pages, by the shapes of arrays.
+    // Most pages of one request, from the shapes of the arrays.
     std::int64_t most_pages() const;
     std::int64_t query_rows() const;
     std::int64_t key_rows() const;

@@ -45,7 +45,7 @@ bool read_guards(PyObject* sequence, std::vector<Guard>& guards) {
     return count >= 0;
 }
 
-// What of a tensor decides which plan serves it.
+// The properties of a tensor that determine which plan serves it.
 struct Shape {
     std::int32_t dtype = 0;
     std::int64_t dims[4] = {};
@@ -176,7 +176,7 @@ PyObject* purge(PyObject* self, PyObject*) {
     Py_RETURN_NONE;
 }
 
-// Of a tensor's attribute that is a bool. false: there is an exception.
+// Reads a bool attribute of a tensor. False if there is an exception.
 bool read_bool(PyObject* object, const Object& name, bool& value) {
     const Object found = Object::take(PyObject_GetAttr(object, name.get()));
     value = found.get() == Py_True;

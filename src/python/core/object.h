@@ -9,7 +9,7 @@
 
 namespace flexc::python {
 
-// One reference. Empty where a call of Python failed and left an exception.
+// One reference; empty if a call of Python failed and set an exception.
 class Object {
   public:
     Object() = default;

@@ -22,7 +22,7 @@ class CompileOptions {
     bool read(PyObject* dict);
     const flexc_compile_options* get() const { return &options_; }
 
-    // What was logged, as a list of (level, text).
+    // Returns what was logged, as a list of (level, text).
     Object messages() const;
 
   private:

@@ -14,7 +14,7 @@ class Place {
   public:
     Place() = default; // the CPU
 
-    // Of a call on a GPU. "" or what is wrong.
+    // Finds the GPU of a call. Returns "" or what is wrong.
     std::string find_gpu(const xla::Call& call);
 
     bool is_gpu() const { return device_ == FLEXC_DEVICE_CUDA; }

@@ -9,7 +9,7 @@ namespace flexc::python {
 
 namespace {
 
-// Of one rank. false: there is an exception.
+// Reads the ranges of one rank. False if there is an exception.
 bool read_ranges(PyObject* list, std::int32_t rank, std::vector<flexc_rank_range>& ranges) {
     const Py_ssize_t count = PySequence_Size(list);
     for (Py_ssize_t i = 0; i < count; ++i) {

@@ -15,7 +15,7 @@ struct Exchange;
 // The stream in which an array library works on a CUDA device. false: there is an exception.
 bool current_stream(const dlpack::Exchange& library, std::int32_t device_index, void*& handle);
 
-// What a call holds of the arrays that it was given, and where they are.
+// Views of the arrays that a call was given, and the device where they are.
 class Tensors {
   public:
     explicit Tensors(PyObject* stream) : stream_(stream) {}
@@ -30,7 +30,8 @@ class Tensors {
     // Whose numbers are in host memory and no array.
     bool see_host(const char* name);
 
-    // Of the first array whose library has one, else null. It lives as long as the process.
+    // The exchange API of the first array whose library has one, else null. It lives as long as the
+    // process.
     const dlpack::Exchange* library() const { return library_; }
 
     // FLEXC_DEVICE_AUTOMATIC before the first array.
