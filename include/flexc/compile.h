@@ -1,4 +1,4 @@
-// Text in, kernel out.
+// Compiles the text of a program to a kernel.
 #pragma once
 
 #include <cstdint>
@@ -42,25 +42,26 @@ struct Signature {
 Result<Signature> check(std::string_view text, const CompileOptions& options = {});
 
 // Whether compile(), or with an architecture compile_offline(), has kernels for this program with
-// these options here: the error is the one that it would give. No backend compiler runs, so that
-// all but a process's first call, which opens the backend, are as fast as check(). What only that
-// compiler finds stays unknown: that it refuses a program, takes more than the limits, or leaves
-// Hopper's kernels, where they were asked for, without enough registers. Where NVRTC is missing,
-// kernels of a pack or of the cache count.
+// these options here; if not, returns the error that it would give. No backend compiler runs, so
+// every call but a process's first, which opens the backend, is as fast as check(). Errors that
+// only that compiler finds remain unknown: that it rejects a program, exceeds the limits, or leaves
+// Hopper's kernels, if these were asked for, without enough registers. If NVRTC is missing, only
+// kernels in a pack or the cache count.
 Result<void> supports(std::string_view text, const CompileOptions& options = {},
                       std::string_view arch = {});
 
-// The architecture that is meant where none is named and no device is asked.
+// The architecture for offline compiles if none is given.
 inline constexpr std::string_view kDefaultArch = "sm_90a";
 
-// Any stage as stable text: tokens, ast, ir, grad, deps, mask, plan, cuda, llvm.
+// Returns a stage of the compiler as stable text: tokens, ast, ir, grad, deps, mask, plan, cuda,
+// llvm.
 Result<std::string> explain(std::string_view text, std::string_view stage,
                             const CompileOptions& options = {},
                             std::string_view arch = kDefaultArch);
 
-// Compiles for an architecture that need not be here; each entry is one module.
-// A folder with files of these names and bytes is a pack: with CacheOptions::pack set to it, the
-// same program compiles there without NVRTC. Packs of several programs can share a folder.
+// Compiles for an architecture that need not be present; each entry is one module. A folder with
+// files of these names and bytes is a pack: with CacheOptions::pack set to it, the same program
+// compiles there without NVRTC. Packs of several programs can share a folder.
 struct Cubin {
     KernelInfo info;
     std::string bytes; // of the module, an ELF file
@@ -72,7 +73,7 @@ struct OfflineResult {
     double compile_ms = 0;
     bool cached = false;
 };
-// Calls that need kernels of their own, for which a pack should have them.
+// Kinds of calls that need kernels of their own, which a pack should then include.
 struct OfflineCalls {
     bool any_layout = false;      // of unusual strides or alignment
     bool short_sequences = false; // at least 1,024 sequences, heads counted, of at most 64 rows
@@ -80,14 +81,14 @@ struct OfflineCalls {
 Result<OfflineResult> compile_offline(std::string_view text, const CompileOptions& options,
                                       std::string_view arch, OfflineCalls calls = {});
 
-// The ways in which the forward kernel of a program may divide its work on `arch` (empty: on
-// options.device), flexc's own choice first; empty where there is only one way.
+// Returns the schedules (ways of dividing its work) of a program's forward kernel on `arch` (empty:
+// on options.device), flexc's own choice first; empty if there is only one.
 Result<std::vector<std::string>> forward_schedules(std::string_view text,
                                                    const CompileOptions& options = {},
                                                    std::string_view arch = {});
-// Compiles with options.schedule and keeps that in the cache on disk: from then on, compile() of
-// the same program, type and head dims for `arch` without a schedule is what it finds there.
-// Kernels that this process has in memory stay as they are. An empty schedule forgets.
+// Compiles with options.schedule and stores that schedule in the disk cache: from then on,
+// compile() of the same program, type and head dims for `arch` without a schedule uses it. Kernels
+// that this process has in memory are not replaced. An empty schedule removes the stored one.
 Result<void> keep_schedule(std::string_view text, const CompileOptions& options,
                            std::string_view arch = {});
 
@@ -101,7 +102,7 @@ struct LibraryEntry {
     std::vector<std::string> also_called; // what others call it, such as "natten"
 };
 std::vector<LibraryEntry> library();
-// By its name, or by what others call it; the error has the name that is nearest.
+// Finds a mod by its name, or by another name for it; the error suggests the closest name.
 Result<LibraryEntry> library_mod(std::string_view name);
 
 struct CacheStatistics {
@@ -112,7 +113,7 @@ struct CacheStatistics {
 CacheStatistics cache_statistics(const CacheOptions& options = {});
 Result<void> clear_cache(const CacheOptions& options = {});
 
-// What was searched, found and missing: driver, NVRTC, CPU backend, GPUs. One line each.
+// What was searched, found and missing (driver, NVRTC, CPU backend, GPUs), one line each.
 struct Finding {
     std::string what;
     bool found = false;
@@ -121,8 +122,8 @@ struct Finding {
 };
 std::vector<Finding> doctor();
 
-// Device memory and streams for programs that have no CUDA of their own (the command line, tests).
-// data is zero-filled; alignment 256 bytes.
+// Device memory and streams for programs without CUDA code of their own (the command line, tests).
+// The memory is zero-filled and aligned to 256 bytes.
 class DeviceMemory {
   public:
     static Result<DeviceMemory> allocate(Device device, std::size_t bytes);
@@ -143,11 +144,11 @@ class DeviceMemory {
     std::size_t bytes_ = 0;
 };
 Result<void> synchronize(Device device);
-// Milliseconds that calls of `work` take on the device, one number each: as triton.testing.do_bench
-// measures PyTorch's kernels. After an estimate from five calls come as many as take warm_up_ms and
-// then those that are timed, as many as take load_ms but at least five; on CUDA without a pause,
-// and those that are timed with the L2 flushed before. A chip that is limited by its power slows
-// down after some milliseconds of a load, so times compare only where loads are equal.
+// Measures calls of `work`, in milliseconds on the device, like triton.testing.do_bench. After an
+// estimate from five calls, it runs calls for warm_up_ms, then measures calls for load_ms, but at
+// least five; on CUDA without pauses, and with the L2 cache flushed before each measured call. A
+// chip that is limited by its power slows down after some milliseconds of load, so only times under
+// equal load are comparable.
 struct Timer {
     struct Load {
         double warm_up_ms = 15, load_ms = 60;
@@ -155,7 +156,7 @@ struct Timer {
     static Result<std::vector<double>> measure(Device device, Load load,
                                                Result<void> (*work)(void*), void* user);
 };
-// The device that "automatic" means here: the first GPU that flexc can use, else the CPU.
+// The device to which "automatic" resolves here: the first GPU that flexc can use, else the CPU.
 Device default_device();
 std::string_view version();
 

@@ -21,9 +21,9 @@ struct Stream {
     void* handle = nullptr;
 };
 
-// With layouts other than dense, batch is the number of requests, q_len and kv_len the most that
-// one of them may have, and each of the three may be 0. All are from 1 to 2^30 - 1, and batch *
-// heads below 2^31. Each of q, k, v and o has at most kMaxTensorElements.
+// With layouts other than dense, batch is the number of requests, and q_len and kv_len are the most
+// that one of them may have; each of the three may be 0. Otherwise all are from 1 to 2^30 - 1, and
+// batch * heads is below 2^31. Each of q, k, v and o has at most kMaxTensorElements.
 struct Sizes {
     std::int64_t batch = 1;
     std::int64_t heads = 1;
@@ -32,22 +32,23 @@ struct Sizes {
     std::int64_t kv_len = 1;   // rows of k and v given here
 };
 
-// Where the first query of a request is: q_idx begins at 0, or ends where the request's keys end,
-// at KV_LEN - 1; automatic is the end with paged keys, else 0.
+// The position of a request's first query. zero: q_idx starts at 0. end: q_idx ends where the
+// request's keys end, at KV_LEN - 1. automatic: end with paged keys, else zero.
 enum class QueryStart : std::uint8_t { automatic, zero, end };
 
-// Where the requests of a kernel with ragged or paged layouts lie. Host memory, which plan() and
-// update() copy, or with on_device none; what is not named for the kernel's layouts stays empty.
+// The lengths of the requests of a kernel with ragged or paged layouts. Arrays are in host memory
+// and are copied by plan() and update(); with on_device they are empty. Arrays that the kernel's
+// layouts do not use stay empty.
 struct Lengths {
-    // [B + 1], ascending: request b has the rows from cu_seqlens[b] to cu_seqlens[b + 1] of ragged
+    // [B + 1], ascending: request b has the rows cu_seqlens[b] to cu_seqlens[b + 1] of ragged
     // tensors.
     std::span<const std::int32_t> cu_seqlens_q, cu_seqlens_k;
-    // [B]: how many of them it uses, or of the rows of dense tensors, or of the slots of its pages.
-    // Empty: all, as last_page_len says of the last page.
+    // [B]: how many of its rows (of ragged or dense tensors, or slots of its pages) a request uses.
+    // Empty: all, where last_page_len applies to the last page.
     std::span<const std::int32_t> seqused_q, seqused_k;
-    // Pages of request b in order, as a table [B, MAX_PAGES] whose entries beyond its keys nobody
-    // reads, or from page_indptr[b] to page_indptr[b + 1] of page_indices. Requests may share
-    // pages.
+    // The pages of request b in order, as a table [B, MAX_PAGES] whose entries beyond its keys are
+    // not read, or as page_indices[page_indptr[b]] to page_indices[page_indptr[b + 1]]. Requests
+    // may share pages.
     std::span<const std::int32_t> page_table;
     std::span<const std::int32_t> page_indptr, page_indices; // [B + 1], [TOTAL_PAGES]
     std::span<const std::int32_t> last_page_len;             // [B]: slots used of the last page
@@ -55,17 +56,18 @@ struct Lengths {
     std::int64_t pages = 0;                                  // of the cache
     QueryStart query_start = QueryStart::automatic;
     std::span<const std::int32_t> query_starts; // [B]: instead of it
-    // The arrays are in the device's memory and come with update(): here they are empty, and until
+    // The arrays are in device memory and are passed to update(): they are empty here, and until
     // then no request has queries or keys. Ragged tensors of calls have as many rows as those in
-    // PlanOptions::forward and backward, or without them as the sizes allow all requests together.
+    // PlanOptions::forward and backward, or without these as many as the sizes allow for all
+    // requests.
     bool on_device = false;
 };
 
 inline constexpr std::int64_t kMaxPageSize = 1024;
 
-// The arrays of Lengths as contiguous i32 in the memory of the kernel's device. A call on a CPU
-// that is given some of them asks whether the plan was made, or updated last, for these very
-// numbers, and is an error where it was not.
+// The arrays of Lengths as contiguous i32 in device memory. If some are passed to a call on a CPU,
+// they must equal the numbers with which the plan was made or last updated; otherwise it is an
+// error.
 struct LengthTensors {
     TensorView cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k;
     TensorView page_table, page_indptr, page_indices, last_page_len;
@@ -77,61 +79,62 @@ struct ParamValue {
     double value = 0;
 };
 
-// q [B, H, Q, D], k [B, H_KV, KV, D], v [B, H_KV, KV, DV], o [B, H, Q, DV] in the kernel's type
-// (o also in f32, a partial result), lse [B, H, Q] f32, natural log; lse may be absent.
-// Ragged: q, o [TOTAL_Q, H, .], lse [TOTAL_Q, H], k, v [TOTAL_K, H_KV, .], where tensors may have
-// more rows than the requests, which are left alone; rows of a request that it does not use get o =
-// 0 and lse = -inf. Paged: k, v [PAGES, PAGE_SIZE, H_KV, .]; other orders are other strides.
+// q [B, H, Q, D], k [B, H_KV, KV, D], v [B, H_KV, KV, DV], o [B, H, Q, DV] in the kernel's type (o
+// also in f32, as a partial result), lse [B, H, Q] f32, natural log; lse may be absent. Ragged: q,
+// o [TOTAL_Q, H, .], lse [TOTAL_Q, H], k, v [TOTAL_K, H_KV, .]. Tensors may have more rows than the
+// requests, which are not touched; rows that a request does not use get o = 0 and lse = -inf.
+// Paged: k, v [PAGES, PAGE_SIZE, H_KV, .]; other orders are expressed by strides.
 struct ForwardTensors {
     TensorView q, k, v, o, lse;
     const LengthTensors* lengths = nullptr;
-    // With CompileOptions::kv_dtype: what elements of k and v are multiplied by, f32. One number
-    // for the tensor, [H_KV], or for each page of paged keys [PAGES, H_KV], else for each batch
-    // entry or request [B, H_KV]; a dim of 1 stands for all. 1 where there is none.
+    // With CompileOptions::kv_dtype: factors of the elements of k and v, f32. One for the tensor,
+    // [H_KV], or for each page of paged keys [PAGES, H_KV], else for each batch entry or request
+    // [B, H_KV]; a dim of 1 is broadcast. Absent: 1.
     TensorView k_scale, v_scale;
-    // With CompileOptions::max_scores, in the shape of lse, f32; may be absent: the largest score
-    // that a row sees, after the score_mod, and -inf where it sees nothing. A sink is no score. Of
-    // a row with a NaN it is any number.
+    // With CompileOptions::max_scores: the largest score that a row sees, after the score_mod; -inf
+    // if it sees nothing. f32, in the shape of lse; may be absent. A sink is not a score. If a row
+    // has a NaN, the value is unspecified.
     TensorView max_scores;
 };
 
-// o and lse as forward gave them; d_lse may be absent. dq, dk, dv in the kernel's type or f32.
-// Gradients of buffers are closer with o in f32.
+// o and lse are those that forward() wrote; d_lse may be absent. dq, dk, dv in the kernel's type or
+// f32. Gradients of buffers are more accurate with o in f32.
 struct BackwardTensors {
     TensorView q, k, v, o, lse, d_out, d_lse, dq, dk, dv;
     const LengthTensors* lengths = nullptr;
 };
 
-// Run-time values of a call. Changing any of them never compiles, but for tensors of a form that no
-// plan of the kernel had before.
+// Run-time values of a call. Changing any of them never compiles, except for tensors of a form that
+// no earlier plan of the kernel had.
 struct PlanOptions {
     std::optional<double> scale; // default 1/sqrt(D)
     std::span<const ParamValue> params;
-    // A shard of a longer sequence: q_idx and kv_idx start here, and Q_LEN and KV_LEN read these.
-    // Offsets are at least 0, the whole is below 2^30 and holds the rows that are given.
+    // For a shard of a longer sequence: q_idx and kv_idx start here, and Q_LEN and KV_LEN are
+    // these. Offsets are at least 0; the whole is shorter than 2^30 and contains the rows that are
+    // given.
     std::int64_t q_offset = 0;
     std::int64_t kv_offset = 0;
     std::optional<std::int64_t> global_q_len;
     std::optional<std::int64_t> global_kv_len;
-    // Some heads of a larger whole, of a kernel with CompileOptions::part_of_heads: h starts here,
-    // and H and H_KV read these. Unless given, the whole ends with these heads, and shares its keys
-    // as they do; Sizes has how many are here, which lie as in the whole.
+    // For some heads of a larger whole, with CompileOptions::part_of_heads: h starts here, and H
+    // and H_KV are these. By default, the whole ends with these heads and shares its keys as they
+    // do. Sizes has the numbers of heads that are here, whose grouping is as in the whole.
     std::int64_t head_offset = 0;
     std::optional<std::int64_t> global_heads;
     std::optional<std::int64_t> global_kv_heads;
-    // Of a kernel with ragged or paged layouts, which takes no offsets of positions.
+    // For kernels with ragged or paged layouts, which take no offsets of positions.
     Lengths lengths;
     CpuThreads cpu_threads;            // of the plan's calls on a CPU
     bool accumulate_gradients = false; // add into f32 dq, dk, dv and buffer gradients
     bool replace_dq = false;           // for all that: dq is written, in the type that it has
-    // Tensors like those of later calls, read by plan() alone: their strides, alignment and types
-    // choose the kernels. Null, and for a tensor that is absent: one without gaps that starts at 16
-    // aligned bytes. A call whose tensors the plan's kernels cannot take is an error. Ragged ones
-    // with as many rows as there will be say how much memory block masks take.
+    // Examples of the tensors of later calls, read by plan() alone: their strides, alignment and
+    // types choose the kernels. Null, and for absent tensors: contiguous and aligned to 16 bytes. A
+    // call whose tensors the plan's kernels cannot take is an error. Ragged tensors should have as
+    // many rows as later ones, as these determine the memory of block masks.
     const ForwardTensors* forward = nullptr;
     const BackwardTensors* backward = nullptr;
-    // plan()'s buffers are only like those of later calls: each call builds the block mask of its
-    // own, as without buffers.
+    // The buffers passed to plan() only resemble those of later calls, so each call builds its own
+    // block mask, as without buffers.
     bool block_mask_per_call = false;
 };
 
@@ -146,9 +149,9 @@ struct Workspace {
 struct PartialResult {
     TensorView o, lse;
 };
-// Of all keys together, in the order given; a part whose lse is -inf adds nothing, whatever its o
-// is. Host memory. o may have another type than the parts, and o and lse may be those of a part;
-// lse may be absent.
+// Merges the results over all keys, in the order given; a part whose lse is -inf adds nothing,
+// whatever its o is. Host memory. o may have another type than the parts, and o and lse may be
+// those of a part; lse may be absent.
 Result<void> merge_states(std::span<const PartialResult> parts, const TensorView& o,
                           const TensorView& lse = {});
 
@@ -187,34 +190,33 @@ class Kernel {
   public:
     Kernel() = default;
 
-    // Compiles the kernels that the tensors need where the usual ones cannot take them: those of
-    // Hopper want tensors that TMA can walk (16-byte aligned bases and strides) and a positive
-    // scale. Where the mask needs a block mask, and all buffers that it reads are given, launches
-    // on the stream build it in memory of the plan: it then stands for what those buffers hold, for
-    // any number of calls. Without them, and where tensors are not dense, each call builds a block
-    // mask in its workspace.
+    // Compiles the kernels that the tensors need if the usual ones cannot take them: Hopper's
+    // kernels need tensors that TMA can walk (16-byte aligned bases and strides) and a positive
+    // scale. If the mask needs a block mask and all buffers that it reads are given, launches on
+    // the stream build it in memory of the plan; it stays valid for any number of calls as long as
+    // those buffers do not change. Without the buffers, and for layouts other than dense, each call
+    // builds a block mask in its workspace.
     Result<Plan> plan(const Sizes& sizes, std::span<const NamedTensor> buffers = {},
                       Stream stream = {}, const PlanOptions& options = {}) const;
 
-    // Builds the plan's block mask again, for buffers that hold something else: allocates nothing,
-    // compiles nothing, may be captured in a graph. All copies of the plan see the new block mask.
+    // Builds the plan's block mask again, for buffers with other contents. Allocates and compiles
+    // nothing, and may be captured in a graph. All copies of the plan see the new block mask.
     Result<void> update(const Plan& plan, std::span<const NamedTensor> buffers,
                         Stream stream = {}) const;
 
-    // Other lengths, no longer than the plan's sizes and for as many requests. All copies of the
-    // plan have them from then on; calls that run meanwhile have the old ones. On CUDA they are
-    // copied to the plan's own memory, at one address for its life, in the order of the stream:
-    // launches of a graph that was captured before have them too. There the page size is the
-    // plan's, and with a backward ragged tensors have no more rows than plan() was given of
+    // Sets other lengths, within the plan's sizes and for equally many requests. All copies of the
+    // plan use them from then on; calls already running use the old ones. On CUDA they are copied
+    // in stream order to the plan's own memory, whose address never changes, so launches of a graph
+    // that was captured before use them too. The page size must then be the plan's, and with a
+    // backward, ragged tensors may have no more rows than those that plan() was given
     // (PlanOptions::backward) or its lengths had. This call itself cannot be captured.
     Result<void> update(const Plan& plan, const Lengths& lengths, Stream stream = {}) const;
 
-    // The same of arrays that later work on the stream may read: nothing is copied to the host,
-    // nothing allocated, and it may be captured in a graph, which then reads whatever the arrays
-    // hold at each launch. Page size, pages and query_start are the plan's. On CUDA an array that
-    // is wrong is found by the device: the request has the rows and keys that it can have, nothing
-    // outside of tensors is read, and with CompileOptions::report_out_of_range out_of_range()
-    // tells.
+    // The same from arrays that later work on the stream may read: nothing is copied to the host or
+    // allocated, and the call may be captured in a graph, which then reads the arrays' contents at
+    // each launch. Page size, pages and query_start are the plan's. On CUDA the device checks the
+    // arrays: a wrong request gets the rows and keys that it can have, nothing outside of tensors
+    // is read, and with CompileOptions::report_out_of_range, out_of_range() reports it.
     Result<void> update(const Plan& plan, const LengthTensors& lengths, Stream stream = {}) const;
 
     // Asynchronous on CUDA, allocates nothing, compiles nothing, may be captured in a graph.
@@ -222,8 +224,8 @@ class Kernel {
                          std::span<const NamedTensor> buffers = {}, Workspace workspace = {},
                          Stream stream = {}) const;
 
-    // buffer_gradients: one contiguous tensor for each grad buffer, of its shape, and f32 or of its
-    // type: see CompileOptions::gradient_type.
+    // buffer_gradients: one contiguous tensor of the same shape for each grad buffer, in f32 or in
+    // the buffer's type: see CompileOptions::gradient_type.
     Result<void> backward(const Plan& plan, const BackwardTensors& tensors,
                           std::span<const NamedTensor> buffers,
                           std::span<const NamedTensor> buffer_gradients, Workspace workspace,

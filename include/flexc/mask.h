@@ -1,4 +1,4 @@
-// Which tiles of the score matrix a mask leaves empty, and which it leaves whole: on the host, for
+// Which tiles of the score matrix a mask leaves empty, and which full: computed on the host, for
 // people and for planning. Kernels find this out by themselves.
 #pragma once
 
@@ -13,7 +13,8 @@
 
 namespace flexc {
 
-// One map per batch and head that the mask can tell apart: 1 of them where it does not read b or h.
+// One map per batch entry and head that the mask can tell apart: a single one if it does not read b
+// or h.
 struct MaskMap {
     std::int64_t batches = 1, heads = 1;
     std::int64_t query_tiles = 0, key_tiles = 0;
@@ -31,9 +32,9 @@ struct MaskTiles {
     std::int64_t queries = 128, keys = 128;
 };
 
-// Exact: a tile is full where all of its elements inside the lengths are visible. Buffers are host
-// tensors; those that the mask does not read may be absent. CompileOptions::limits bounds what it
-// takes, and CompileOptions::cancel ends it.
+// Exact: a tile is full if all of its elements inside the lengths are visible. Buffers are host
+// tensors; those that the mask does not read may be absent. CompileOptions::limits bounds time and
+// memory, and CompileOptions::cancel ends the call.
 Result<MaskMap> mask_map(std::string_view text, const CompileOptions& options, const Sizes& sizes,
                          std::span<const NamedTensor> buffers = {}, const MaskTiles& tile = {},
                          const PlanOptions& plan = {});

@@ -1,5 +1,5 @@
-// Errors as values. Nothing in flexc throws across its boundary; the members carry the names of
-// std::expected, so that this can become an alias of it.
+// Errors as values. No exception leaves flexc; the members are named as in std::expected, so that
+// this can become an alias of it.
 #pragma once
 
 #include <cstdint>

@@ -11,7 +11,7 @@
 
 namespace flexc {
 
-// e4m3 and e5m2 are eight bits, of keys and values alone: e4m3 has no infinity, and a NaN instead.
+// e4m3 and e5m2 are 8-bit types, for keys and values only. e4m3 has NaN, but no infinity.
 enum class DType : std::uint8_t { f64, f32, f16, bf16, i64, i32, i16, i8, u8, boolean, e4m3, e5m2 };
 
 std::string_view name(DType dtype); // "f32", "bool", ...
@@ -40,8 +40,8 @@ struct CpuThreads {
 
 inline constexpr int kMaxDims = 8;
 inline constexpr int kMaxHeadDim = 256;
-// Of a tensor: its elements, and how many lie between its first and its last in memory. More, or
-// another rank than 0 to kMaxDims, is an error of the call that the tensor is passed to.
+// Limit on a tensor's elements, and on the distance from its first to its last in memory. A call
+// fails if a tensor exceeds it, or has a rank outside of 0 to kMaxDims.
 inline constexpr std::int64_t kMaxTensorElements = std::int64_t{1} << 48;
 
 // A view of memory that the caller owns: on the CPU a host pointer, on CUDA a device pointer.
@@ -59,7 +59,7 @@ struct TensorView {
                                  std::initializer_list<std::int64_t> shape) {
         return contiguous(data, dtype, std::span(shape.begin(), shape.size()));
     }
-    // Contiguous too: an input that the caller may not write to.
+    // Contiguous too, for an input that the caller may not write to.
     static TensorView read_only(const void* data, DType dtype, std::span<const std::int64_t> shape);
     static TensorView read_only(const void* data, DType dtype,
                                 std::initializer_list<std::int64_t> shape) {

@@ -183,8 +183,8 @@ class CudaWork final : public RankWork {
         auto ticket = communicator.start_on_stream({beside_.get()}, channel, sends, receives,
                                                    std::move(memory));
         if (!ticket) return ticket;
-        // A kernel that transfers messages cannot start while launches occupy all multiprocessors, so
-        // launches wait until it is next in its own stream.
+        // A kernel that transfers messages cannot start while launches occupy all multiprocessors,
+        // so launches wait until it is next in its own stream.
         if (auto done = cuda::wait_for_event(tensors_.stream(), packed_.get()); !done)
             return done.error();
         return ticket;

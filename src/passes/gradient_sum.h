@@ -11,7 +11,7 @@ namespace flexc::passes {
 
 // By what the read's indices depend on.
 enum class GradientSum : std::uint8_t {
-    head, // b and h: one sum over the whole loop
+    head,  // b and h: one sum over the whole loop
     batch, // h, q and kv alone: a sum for each element, over all sequences of a head
     query, // and q
     key,   // and kv

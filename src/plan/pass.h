@@ -163,7 +163,7 @@ struct PassPlan {
     float least_scale = -std::numeric_limits<float>::infinity();
     // q_offset and kv_offset must be multiples of these.
     int query_offset_step = 1, key_offset_step = 1;
-    std::vector<CopiedBias> tiled_biases; // whose rows must be aligned
+    std::vector<CopiedBias> tiled_biases;   // whose rows must be aligned
     std::vector<BufferWords> small_buffers; // whose offsets must fit into 32 bits
 
     std::vector<CopiedBias> copied_biases; // by TMA, where its rows allow it: none or one

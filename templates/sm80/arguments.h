@@ -8,8 +8,8 @@ namespace sm80 {
 
 // What these kernels are passed beyond the common arguments: regions of the workspace.
 struct KernelArguments : AttentionArguments {
-    float* delta; // [B, H, Q]: rowsum(d_out * o) - d_lse
-    float* dq_accumulator; // [B, H, Q, D], zeroed; of the fused backward
+    float* delta;           // [B, H, Q]: rowsum(d_out * o) - d_lse
+    float* dq_accumulator;  // [B, H, Q, D], zeroed; of the fused backward
     float* partial_results; // see partial_results.cuh; of the forward of requests
 };
 

@@ -77,7 +77,8 @@ __device__ inline void store_output(const AttentionArguments& attention,
     for (int i = 0; i < kRows; ++i) {
         const int row = first_row + 8 * i + lane / 4;
         const float sum = quad_sum(softmax.sum[i]);
-        // Unused rows of a request get zeros and an lse of -inf, whatever the program computes there.
+        // Unused rows of a request get zeros and an lse of -inf, whatever the program computes
+        // there.
         const bool is_unused = !mod::Layouts::kAreDense && row >= length.queries();
         const bool nothing_visible = softmax.maximum[i] == negative_infinity() || is_unused;
         const float whole =
