@@ -49,8 +49,8 @@ Result<DeviceInfo> device_info(int device) {
 
 namespace {
 
-// Makes it current; says whether that was needed. A push costs more than a look, and most callers
-// have the context current already.
+// Makes the context current unless it is; returns whether that was needed. A push costs more than a
+// query, and most callers already have the context current.
 Result<bool> push_unless_current(const DriverApi& api, void* context) {
     void* current = nullptr;
     if (api.context_current(&current) == kDriverSuccess && current == context) return false;

@@ -29,8 +29,8 @@ struct DeviceInfo {
 };
 Result<DeviceInfo> device_info(int device);
 
-// Makes the device's primary context current on this thread, and what was current before current
-// again when it ends. The primary context is retained once per device and never released.
+// Makes the device's primary context current on this thread, and restores the previous one at the
+// end. The primary context is retained once per device and never released.
 class ContextScope {
   public:
     static Result<ContextScope> enter(int device);
@@ -45,8 +45,8 @@ class ContextScope {
     bool pushed_ = false;
 };
 
-// While it lives, this thread may look at events and allocate, which the driver refuses while a
-// graph is captured in some other stream, and which would spoil that graph.
+// While it exists, this thread may query events and allocate. The driver refuses both while a graph
+// is captured in some other stream, and the attempt would invalidate that graph.
 class UncapturedScope {
   public:
     UncapturedScope();

@@ -1,4 +1,4 @@
-// The driver's entry points, by prototypes of our own: no CUDA header is needed to build.
+// The driver's entry points, with our own prototypes, so that no CUDA header is needed to build.
 #pragma once
 
 #include <cstddef>
@@ -126,7 +126,7 @@ struct DriverApi {
     bool has_libraries() const { return kernel_function != nullptr; }
 };
 
-// Opened and initialised once.
+// The driver is opened and initialised once.
 const Result<DriverApi>& driver_api();
 
 // Success, or the driver's own words about what failed.

@@ -46,8 +46,8 @@ bool is_of_term(const Layout& layout, const passes::ReadGradient& gradient) {
     return layout.is_of_term(gradient.read);
 }
 
-// The gradients of one counter's terms, in a loop over them. What the partials share has come with
-// the joint values, the score too.
+// Adds the gradients of one counter's terms, in a loop over them. What the partials share, and the
+// score, come with the joint values.
 void add_terms(Body& each, const Layout& layout, NodeId counter,
                const std::vector<passes::ReadGradient>& gradients) {
     each.loop(counter, [&](Body& inside) {

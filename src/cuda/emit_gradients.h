@@ -1,5 +1,5 @@
-// The part of mod.cuh that adds up gradients of captured buffers, and reads that a backward kernel
-// has once for many elements.
+// The part of mod.cuh that adds gradients of captured buffers, and the reads that a backward kernel
+// evaluates once for many elements.
 #pragma once
 
 #include <string>
@@ -50,7 +50,7 @@ std::string emit_row_gradients(const Layout& layout,
 std::vector<ir::NodeId> staged_reads(const passes::Mod& mod, const plan::KernelConfig& config);
 std::string emit_key_index_2d(const Layout& layout, const plan::KernelConfig& config,
                               const std::vector<passes::ReadGradient>& gradients);
-// Values by distance, and what sums over diagonals are multiplied with, each at an element.
+// Values by distance, and the factors of sums over diagonals, each evaluated at an element.
 std::string emit_distance_values(const Layout& layout, const plan::KernelConfig& config);
 std::string emit_distance_factors(const Layout& layout,
                                   const std::vector<passes::ReadGradient>& gradients,

@@ -34,7 +34,7 @@ struct Part {
 constexpr std::size_t kMostParts = 4;
 constexpr std::int64_t kLongestPeriod = 2;
 
-// A backward pass keeps keys, and queries pass by.
+// A forward loops over keys, a backward over queries.
 bool keys_pass(const plan::KernelConfig& config) {
     return config.kind == plan::KernelKind::forward;
 }
@@ -44,8 +44,8 @@ class MaskParts {
     MaskParts(const Layout& layout, const plan::KernelConfig& config)
         : layout_(layout), passing_(keys_pass(config) ? Op::kv_idx : Op::q_idx),
           tile_(keys_pass(config) ? config.key_tile : config.query_tile) {
-        // Each conjunct once, however many terms share it. What rows or columns decide alone is one
-        // value of theirs, however many conjuncts it has.
+        // Visits each conjunct once, however many terms share it. Whatever rows or columns decide
+        // alone is a single value of theirs, however many conjuncts it has.
         visit(layout.mod().mask, [&](NodeId id) {
             const std::vector<NodeId>& said = layout_.mod().band.said;
             if (std::ranges::find(said, id) != said.end()) return false;
@@ -119,7 +119,8 @@ class MaskParts {
         return all;
     }
 
-    // Each once, from left to right; enter(node) says whether its operands are visited too.
+    // Visits each node once, from left to right; enter(node) says whether its operands are visited
+    // too.
     template <typename Enter> void visit(NodeId root, Enter enter) const {
         std::vector<NodeId> pending = {root};
         std::set<NodeId> seen;
@@ -138,7 +139,7 @@ class MaskParts {
     std::vector<Part> parts_;
 };
 
-// Floats by their bits, so that everything is like itself.
+// Compares floats by their bits, so that every value equals itself.
 std::string alike(const Layout& layout, const Taken& taken) {
     std::string text;
     for (const NodeId id : taken.values) {
@@ -149,7 +150,7 @@ std::string alike(const Layout& layout, const Taken& taken) {
     return text + (taken.position ? "(at_x == at_y)" : "true");
 }
 
-// The functions that a part calls, and its own.
+// The function that a part calls, if it is too long to be inlined, and the part's own function.
 struct Visible {
     std::string called, own;
 };

@@ -1,4 +1,4 @@
-// The part of mod.cuh by which warps of warp-specialized kernels find what a mask shows of a tile.
+// The part of mod.cuh by which warp-specialized kernels find which elements of a tile a mask shows.
 #pragma once
 
 #include <string>

@@ -19,7 +19,8 @@ namespace {
 constexpr std::string_view kParameters =
     "const Arguments& arguments, int b, int h, int h_kv, int q";
 
-// Computed from nothing, where a row ends: no place before keeps anything for it.
+// The mod with all values computed where they are used: at the end of a row, no earlier place has
+// kept any.
 passes::Mod without_places(passes::Mod mod) {
     mod.place.assign(mod.place.size(), Place::element);
     return mod;

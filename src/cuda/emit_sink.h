@@ -1,5 +1,5 @@
-// A program's sink as functions of a row, for kernels whose rows end and those that come before a
-// backward.
+// A program's sink as functions of a row, for kernels that finish rows and for those that run
+// before a backward.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ namespace flexc::cuda {
 
 // Whether this kernel computes the sink.
 bool knows_sink(const passes::Mod& mod, const plan::KernelConfig& config);
-// `most` as Layout's.
+// most: as for Layout.
 std::string emit_sink(const passes::Mod& mod, const plan::KernelConfig& config,
                       passes::Precision most);
 

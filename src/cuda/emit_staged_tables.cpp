@@ -16,7 +16,7 @@ namespace {
 
 class StagedTableEmitter {
   public:
-    // aligned: null where tiles of keys are not.
+    // aligned: null if tiles of keys are not aligned.
     StagedTableEmitter(const Layout& layout, const StagedTable& table, const AlignedTable* aligned,
                        const ProvideValues& provide)
         : layout_(layout), table_(table), aligned_(aligned), provide_(provide),

@@ -1,4 +1,4 @@
-// Tables that a kernel keeps in shared memory, as text.
+// Emits the tables that a kernel keeps in shared memory.
 #pragma once
 
 #include <cstdint>

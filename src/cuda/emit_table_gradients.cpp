@@ -102,7 +102,8 @@ class TableEmitter {
         return body.statements();
     }
 
-    // A struct of these nodes and a function that computes it; `user` takes them from there.
+    // Emits a struct of these nodes and a function that computes it; `user` takes their values from
+    // the struct.
     std::string parts(const std::vector<NodeId>& nodes, std::string_view of, std::string_view name,
                       Body& user) const {
         Body body = this->body();
@@ -111,7 +112,7 @@ class TableEmitter {
         for (const NodeId node : nodes) {
             const CType type = layout_.type(node);
             const std::string field = value_name(layout_.mod().program, node);
-            // Whole words, which lanes can exchange.
+            // Whole words, so that lanes can exchange them.
             fields += formatted(" {} {};", spelling(type == CType::boolean ? CType::narrow : type),
                                 field);
             values += (values.empty() ? "" : ", ") + unbracketed(body.text(node));

@@ -12,8 +12,8 @@ using passes::Place;
 
 namespace {
 
-// The mask as interval arithmetic: operators that use q and kv become calls, what one of them alone
-// gives comes from the facts of a tile, and everything else is a number.
+// Emits the mask as interval arithmetic: operators that use both q and kv become calls; what one of
+// them alone gives comes from the facts of a tile, and everything else is a number.
 class TileTest {
   public:
     explicit TileTest(const Layout& layout) : layout_(layout), body_(Body::after_head(layout)) {}

@@ -1,4 +1,4 @@
-// What plan.cu asks of a program: which tiles of the score matrix its mask leaves.
+// The functions that plan.cu calls to decide which tiles of the score matrix a mask leaves.
 #pragma once
 
 #include <string>

@@ -31,12 +31,13 @@ class Layout {
     passes::Place place(ir::NodeId id) const { return mod_->place[id]; }
     CType type(ir::NodeId id) const { return types_[id]; }
 
-    // Constants, ambient values and arguments: there for free, so that no place keeps them.
+    // Whether a node is a constant, ambient value or argument: these cost nothing, so no place
+    // keeps them.
     bool is_free(ir::NodeId id) const;
-    // A comparison of integers that costs an instruction, as reading its kept result would, but no
-    // register: every function that needs it computes it.
+    // Whether a node is a comparison of integers: computing it costs one instruction, as reading a
+    // kept result would, but no register, so every function that needs it computes it.
     bool is_repeated(ir::NodeId id) const;
-    // Changes with the counter of a sum.
+    // Whether the value changes with the counter of a sum.
     bool is_of_term(ir::NodeId id) const { return mod_->counters[id] != ir::kNoNode; }
     passes::Precision precision(ir::NodeId id) const { return precisions_[id]; }
     bool is_fast(ir::NodeId id) const { return precision(id) != passes::Precision::exact; }
@@ -96,7 +97,7 @@ class Layout {
     bool splits_positions_ = false;
 };
 
-// The field of a place that has it.
+// Name of the field that holds the reciprocal, in the struct of the place that computes it.
 std::string reciprocal_name(ir::NodeId divisor);
 
 // The statements of one function.
@@ -105,7 +106,8 @@ class Body {
     // Nodes of `here` are computed in the function and earlier ones taken from the structs.
     // `access` comes before the names of structs and ambient values: "at." or "".
     Body(const Layout& layout, passes::Place here, std::string access);
-    // A function that computes nothing itself, later than the head and outside rows and columns.
+    // The body of a function that computes nothing itself, outside of rows and columns and later
+    // than the head.
     static Body after_head(const Layout& layout) { return {layout, passes::Place::element, ""}; }
 
     // Says that the node's value exists under this name, whatever its place. Before compute().

@@ -21,10 +21,10 @@ struct Translation {
     std::vector<SourceFile> headers; // sorted by path
 };
 
-// Templates are those inside flexc, or the files below FLEXC_TEMPLATE_DIR when it is set.
+// Templates are the embedded ones, or the files below FLEXC_TEMPLATE_DIR if it is set.
 Result<Translation> fill_template(const plan::KernelConfig& config, std::string mod_text);
 
-// The files alone: what a cache key has to hold beside the generated text.
+// The files alone, which a cache key must include in addition to the generated text.
 Result<std::vector<SourceFile>> template_files();
 
 } // namespace flexc::cuda

@@ -32,7 +32,7 @@ std::string real_literal(double value) {
     if (std::isnan(narrowed)) return "flexc_nan()";
     if (std::isinf(narrowed)) return narrowed > 0 ? "flexc_infinity()" : "(-flexc_infinity())";
     std::string text = formatted("{:.9g}", narrowed);
-    // The shortest text that gives the same float is the one people wrote.
+    // The shortest text that gives the same float is the one that people wrote.
     if (const std::string shorter = formatted("{}", narrowed); shorter.size() < text.size())
         text = shorter;
     if (text.find_first_of(".e") == std::string::npos) text += ".0";

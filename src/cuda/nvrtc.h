@@ -23,7 +23,7 @@ struct NvrtcInfo {
 // Searches once in the life of the process; the error lists every path that was tried.
 Result<NvrtcInfo> nvrtc_info();
 
-// Whether it is there, and knows the architecture, as far as it tells.
+// Fails if NVRTC is missing, or reports that it does not know the architecture.
 Result<void> check_nvrtc(std::string_view arch);
 
 struct NvrtcOutput {
@@ -33,8 +33,8 @@ struct NvrtcOutput {
     double milliseconds = 0;
 };
 
-// The most that all arguments of a kernel take, by the version of the compiler or the driver, which
-// is as the driver tells it: 12040 is 12.4.
+// Most bytes of all arguments of a kernel, by the version of the compiler or driver, as the driver
+// reports it: 12040 is 12.4.
 constexpr std::size_t most_argument_bytes(int version) { return version < 12010 ? 4096 : 32764; }
 
 // Options in the order in which they are passed, for compile and for cache keys.

@@ -1,4 +1,4 @@
-// Streams, events and page-locked memory that end with their owners.
+// Streams, events and page-locked memory with owners.
 #pragma once
 
 #include <utility>
@@ -35,7 +35,7 @@ using OwnedStream = Owned<destroy_stream>;
 using OwnedEvent = Owned<destroy_event>;
 using OwnedHostMemory = Owned<release_host>;
 
-// Events for order alone.
+// An event without timing, for ordering streams.
 inline Result<OwnedEvent> make_event(int device) {
     auto scope = ContextScope::enter(device);
     if (!scope) return scope.error();

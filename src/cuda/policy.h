@@ -1,5 +1,5 @@
-// Features of a kernel as types of mod.cuh. Each has a default in templates/policies, whose members
-// are those of a program without it, and which mod.cuh stands for wherever it names no other.
+// Features of a kernel as policy types of mod.cuh. Each has a default in templates/policies for a
+// program without the feature, which applies unless mod.cuh names another.
 #pragma once
 
 #include <string>
@@ -11,7 +11,8 @@
 
 namespace flexc::cuda {
 
-// A static function of a struct; the signature is without what comes before its type.
+// Text of a static member function; the signature is without "static __device__" and what goes with
+// it.
 std::string member_function(std::string_view signature, std::string_view statements);
 std::string member_function(std::string_view signature, const Body& body);
 // "int NAME(int i)", which gives the numbers to kernels' constants.
@@ -21,20 +22,20 @@ class Policy {
   public:
     explicit Policy(std::string_view name) : name_(name) {}
 
-    // Members that equal those of the default are left out. Most of these are zero or false.
+    // Members that equal those of the default are omitted; most defaults are zero or false.
     void constant(std::string_view name, bool value, bool by_default = false) {
         if (value != by_default) add("bool", name, value);
     }
     void constant(std::string_view name, int value, int by_default = 0) {
         if (value != by_default) add("int", name, value);
     }
-    // Text of members that the default has otherwise.
+    // Adds the text of members that differ from the default.
     void member(std::string_view text) { members_ += text; }
     void function(std::string_view signature, const Body& body) {
         members_ += member_function(signature, body);
     }
 
-    // "": nothing differs from the default.
+    // Empty if nothing differs from the default.
     std::string text() const;
 
   private:

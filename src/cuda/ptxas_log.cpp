@@ -38,8 +38,8 @@ std::vector<KernelUsage> parse_ptxas_log(std::string_view log) {
         const std::string_view line = log.substr(0, end);
         log.remove_prefix(end == std::string_view::npos ? log.size() : end + 1);
 
-        // C7508 to C7518 tell of wgmma and setmaxnreg that ptxas could not do as written; C7519 of
-        // an instruction that it added, which costs nothing.
+        // Warnings C7508 to C7518 are about wgmma and setmaxnreg that ptxas could not compile as
+        // written; C7519 is about an instruction that it added, which costs nothing.
         serialised |= line.find("(C75") != std::string_view::npos &&
                       line.find("(C7519)") == std::string_view::npos;
         if (line.find("Compiling entry function") != std::string_view::npos) {

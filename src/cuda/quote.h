@@ -1,4 +1,4 @@
-// The user's program inside generated text.
+// Quotes the user's program in generated text.
 #pragma once
 
 #include <string>

@@ -45,7 +45,7 @@ class Builder {
     ir::NodeId sum(ir::NodeId counter, ir::NodeId term, dsl::Span span);
     ir::NodeId apply(ir::Op op, std::vector<ir::NodeId> operands, dsl::Span span);
 
-    // A literal becomes a literal of the other type.
+    // Converts a node; a literal becomes a literal of the other type.
     ir::NodeId to_real(ir::NodeId node, dsl::Span span);
     ir::NodeId to_integer(ir::NodeId node, dsl::Span span); // of a bool or an integer
 

@@ -22,12 +22,12 @@ NodeId real_of(Builder& build, const Operand& operand) {
     return build.to_real(operand.node, operand.span);
 }
 
-// One f32 in, one f32 out.
+// A function of one f32 that returns f32.
 template <Op op> NodeId real_function(Builder& build, Arguments arguments, dsl::Span span) {
     return build.apply(op, {real_of(build, arguments[0])}, span);
 }
 
-// Stays an integer when it is one.
+// The integer operator if the operand is an integer, else the real one.
 template <Op integer, Op real> NodeId either(Builder& build, Arguments arguments, dsl::Span span) {
     const Operand x = arguments[0];
     if (build.type(x.node) == Type::real) return build.apply(real, {x.node}, span);
@@ -50,7 +50,7 @@ template <Op integer, Op real> NodeId extreme(Builder& build, Arguments argument
     return result.node;
 }
 
-// A bound that is not given is infinite: the derivative at the other one stays clamp's.
+// A missing bound is infinite, so that the derivative at the other one is that of clamp.
 NodeId clamp(Builder& build, Arguments arguments, dsl::Span span) {
     const Operand x = arguments[0], low = arguments[1], high = arguments[2];
     if (!low.given && !high.given) {

@@ -67,7 +67,7 @@ std::optional<Value> Lowering::find_value(const Expr& expr) {
     return std::nullopt;
 }
 
-// In dense layouts a row's index is its place.
+// In dense layouts, a row's index is its position.
 ir::Op Lowering::in_layout(ir::Op op) const {
     if (op == ir::Op::q_row && program_.is_dense()) return ir::Op::q_idx;
     if (op == ir::Op::kv_row && program_.is_dense()) return ir::Op::kv_idx;

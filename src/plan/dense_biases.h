@@ -1,4 +1,5 @@
-// Dense biases and their gradients, whose tiles a kernel copies, or adds to, row by row.
+// Dense biases and their gradients, of which a kernel copies tiles, or to which it adds tiles, row
+// by row.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +12,7 @@
 
 namespace flexc::plan {
 
-// The argument words that say where a dense bias is; its last dimension is that of keys.
+// The argument words that locate a dense bias; its last dimension is that of keys.
 struct CopiedBias {
     std::size_t data = 0;
     std::vector<std::size_t> extents, strides;

@@ -16,7 +16,7 @@ using Of = Length::Of;
 } // namespace
 
 Extent query_tiles(const Program& program, int tile) {
-    // Each request begins with a new tile.
+    // Each request starts a new tile.
     if (program.options().query_layout == Layout::ragged)
         return {
             {{1, {{Of::heads}, tiles_of(Of::all_queries, tile)}}, {1, {{Of::heads}, {Of::batch}}}}};

@@ -1,5 +1,5 @@
-// How a pass runs: the regions of its workspace, and fills and launches in their order. A value
-// that the runtime walks and `explain --stage plan` prints.
+// A pass as a value: the regions of its workspace, and its fills and launches in order. The runtime
+// executes it, and `explain --stage plan` prints it.
 #pragma once
 
 #include <cstddef>
@@ -18,11 +18,11 @@
 
 namespace flexc::plan {
 
-// A length of a call: rows of q or of keys given here, batch entries or heads. Of requests with
-// lengths of their own, queries and keys are the most of one; all_queries and all_keys the rows of
+// A length of a call: rows of q or keys, batch entries or heads. For requests with lengths of their
+// own, queries and keys are the maxima over all requests, and all_queries and all_keys the rows of
 // ragged tensors.
 struct Length {
-    // few_rows: of requests with few queries, see sequences.h.
+    // few_rows: rows of requests with few queries, see sequences.h.
     enum class Of : std::uint8_t {
         batch,
         heads,
@@ -75,8 +75,8 @@ enum class Region : std::uint8_t {
 };
 std::string_view name(Region region);
 
-// A kernel's first argument is AttentionArguments, behind which its family has members of its own:
-// so many bytes at most.
+// A kernel's first argument is AttentionArguments, followed by its family's own members: at most
+// this many bytes.
 inline constexpr std::size_t kMostFamilyBytes = 96;
 inline constexpr std::size_t kNoArgument = std::numeric_limits<std::size_t>::max();
 
@@ -105,11 +105,12 @@ struct LengthArgument {
     Extent value;
 };
 
-// Writes zeros.
+// A fill with zeros.
 struct Fill {
     Region region;
 };
-// Writes zeros to gradients of captured buffers, unless these are added to or stored first.
+// A fill of the gradients of captured buffers with zeros, unless they are accumulated or stored
+// first.
 struct FillGradients {};
 
 struct Launch {

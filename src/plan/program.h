@@ -1,4 +1,4 @@
-// A mod with what is asked of its kernels. What choices depend on is computed once, here.
+// A mod and the options of its kernels. Everything that choices depend on is computed once, here.
 #pragma once
 
 #include <optional>
@@ -20,12 +20,11 @@ class Program {
     const passes::Mod& mod() const { return mod_; }
     const CompileOptions& options() const { return options_; }
     const Target& target() const { return target_; }
-    // The score mod, decomposed for this kernel: for one that knows a 2-D key index, that keeps
-    // tables on chip, that copies tiles of shifted reads, that multiplies by kinds of keys, or none
-    // of these.
+    // The score mod, decomposed for this kernel: with a 2-D key index, tables in shared memory,
+    // copied tiles of shifted reads, products by kinds of keys, or none of these.
     const passes::DecomposedMod& decomposed(const KernelConfig& config) const;
 
-    // Whether ranges that a kernel computes do not say which tiles to visit.
+    // Whether ranges computed in the kernel cannot tell which tiles to visit.
     bool needs_block_mask() const { return needs_block_mask_; }
     // Bytes of an element of the dense bias that the forward copies; 0 for none.
     KernelRequest request(KernelKind kind) const;

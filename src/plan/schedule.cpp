@@ -69,7 +69,7 @@ std::optional<ForwardSchedule> read_schedule(std::string_view text) {
         !take_number(rest, "rescale", schedule.rescales_after) ||
         (!rest.empty() && !take_number(rest, "polynomials", schedule.polynomials)))
         return {};
-    // One schedule has one text, so that equal choices are equal keys.
+    // Each schedule has exactly one text, so that equal schedules are equal cache keys.
     if (text_of(schedule) != text) return {};
     return schedule;
 }

@@ -1,4 +1,4 @@
-// Buffers of which kernels compute an element's offset in 32 bits.
+// Buffers for which kernels compute offsets of elements in 32 bits.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace flexc::plan {
 
-// The argument words that say how far the elements of a buffer, or of its gradient, are apart.
+// The argument words of the extents and strides of a buffer, or of its gradient.
 struct BufferWords {
     std::vector<std::size_t> extents, strides;
 };

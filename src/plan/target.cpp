@@ -17,7 +17,7 @@ Result<Target> target_of(std::string_view arch) {
 }
 
 std::string arch_name(int number) {
-    // wgmma and setmaxnreg are of sm_90a alone.
+    // Only sm_90a has wgmma and setmaxnreg.
     return formatted("sm_{}{}", number, number == 90 ? "a" : "");
 }
 
@@ -29,7 +29,8 @@ int arch_number(std::string_view name) {
     int number = 0;
     const auto [end, failed] = std::from_chars(name.data(), name.data() + name.size(), number);
     if (failed != std::errc{} || end != name.data() + name.size()) return 0;
-    // Targets of one processor came with sm_90, those of a family after it.
+    // Architecture-specific targets ("a") exist since sm_90, family-specific ones ("f") since
+    // sm_100.
     const int first = suffix == 'a' ? 90 : suffix == 'f' ? 100 : 1;
     return number >= first ? number : 0;
 }

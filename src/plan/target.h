@@ -1,4 +1,4 @@
-// What a plan is made for: an architecture by the name that compilers know.
+// The target of a plan: an architecture, by the name that compilers use.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ namespace flexc::plan {
 struct Target {
     std::string arch; // as ptxas names it
     int number = 0;   // 90: compute capability times ten
-    // Code for it may use instructions that other architectures lack: its name ends in "a".
+    // Whether its code may use instructions that other architectures lack: its name ends in "a".
     bool has_own_instructions = false;
 };
 Result<Target> target_of(std::string_view arch);

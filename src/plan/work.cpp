@@ -61,7 +61,8 @@ bool is_long(const passes::Mod& mod, std::span<const ir::NodeId> roots) {
 }
 
 int copied_instructions(const passes::Mod& mod, int instructions) {
-    // Turns at dq, and where there is a band, tiles of which it hides one warpgroup's keys.
+    // Copies for tiles with and without a turn at dq, and with a band, for tiles in which it hides
+    // the keys of one warpgroup.
     const int copies = mod.band.found() ? 3 : 2;
     return copies * instructions;
 }

@@ -1,4 +1,4 @@
-// How much is computed for each element of a tile.
+// Estimates how much is computed for each element of a tile.
 #pragma once
 
 #include <span>
@@ -9,25 +9,26 @@
 
 namespace flexc::plan {
 
-// Instructions of a function of an element up to which kernels write it out for each element of a
-// thread, 32 to 64 times. The library's mods have at most 85. ptxas takes more than linear time
-// over what is written out, so that a longer function is compiled once, and called.
+// Up to this many instructions, kernels inline a function of an element for each element of a
+// thread, 32 to 64 times; the library's mods have at most 85. ptxas takes more than linear time for
+// inlined code, so a longer function is compiled once, and called.
 constexpr int kMostWrittenOut = 100;
 
-// Instructions of what is found once for a key or a query, up to which kernels of modified scores
-// write it out for each that a thread has of a tile. The library's mods have at most 172.
+// Up to this many instructions, kernels with score mods inline what is computed once for a key or a
+// query, for each that a thread has in a tile. The library's mods have at most 172.
 constexpr int kMostOfPosition = 180;
 
-// Bytes that may spill where what is computed for an element takes far longer than they do, or the
-// generic kernel is all that would follow.
+// Bytes that may spill if the computation of an element takes far longer than these, or if only the
+// generic kernel would follow.
 constexpr int kSpillsOfLong = 128;
 
-// Operations of a score mod with its derivatives, and of these with the mask, wherever they are
-// computed, up to which a program is a usual one. The library's mods have at most 26 and 58.
+// Up to this many operations of a score mod with its derivatives, and of these with the mask, a
+// program is not large. The library's mods have at most 26 and 58.
 constexpr int kMostScoreOperations = 32, kMostOperations = 96;
 
-// Whether a program has more. Each form of a warp-specialized kernel of it takes long to compile,
-// and where much spills, few of them stop to, so that the generic kernel follows the first.
+// Whether a program has more operations. Each form of its warp-specialized kernels takes long to
+// compile, and if one spills, other forms rarely help, so that the generic kernel follows the
+// first.
 bool is_large(const passes::Mod& mod);
 
 // Estimates how many instructions the roots need for each element, before integers have been given

@@ -19,7 +19,7 @@ const Family& family_of(const KernelConfig& config) {
 }
 
 int shared_memory_limit(int arch) {
-    // One KiB of each multiprocessor's memory is the driver's, per block.
+    // For each block, the driver reserves one KiB of a multiprocessor's shared memory.
     switch (arch) {
     case 80:
     case 87: return 163 * 1024;

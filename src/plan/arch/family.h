@@ -35,7 +35,7 @@ struct Family {
     PassPlan (*backward)(const Program& program, const KernelConfig& main);
 };
 
-// Most special first. The last one can do every request within the language's limits.
+// Most specialized first. The last one can compute every request within the language's limits.
 std::span<const Family* const> families();
 const Family& family_of(const KernelConfig& config);
 
@@ -43,7 +43,7 @@ const Family& family_of(const KernelConfig& config);
 int shared_memory_limit(int arch);
 
 constexpr int round_up_16(int x) { return (x + 15) / 16 * 16; }
-// Columns of the matrix instructions, and panels of 64 columns in shared memory, of a row.
+// Columns of a row in matrix instructions, and in panels of 64 columns in shared memory.
 constexpr int padded_columns(int columns) { return round_up_16(columns); }
 constexpr int panels(int columns) { return (columns + 63) / 64; }
 

@@ -11,8 +11,8 @@
 namespace flexc::plan::sm80 {
 namespace {
 
-// Accumulators that one thread may hold, of 255 registers. More spill, or leave no room for what a
-// program keeps in its rows. Floats need room for operands that are split in two.
+// Most accumulators of a thread, of its 255 registers. More would spill, or leave no room for the
+// values that a program keeps for its rows. For f32, operands that are split in two need room too.
 int accumulator_limit(DType dtype) { return dtype == DType::f32 ? 140 : 176; }
 
 struct Shape {
@@ -42,8 +42,8 @@ int accumulators(const KernelRequest& request, const Shape& shape) {
 }
 
 bool suits(const KernelRequest& request, const Shape& shape) {
-    // Wide tiles pay where little else is done per element. A score mod is unrolled over the scores
-    // of a thread, so that they would cost compile time and gain nothing.
+    // Wide tiles pay off only if little else is done for each element. A score mod is unrolled over
+    // the scores of a thread, so that they would cost compile time and gain nothing.
     if (shape.key_tile > 64 && (request.has_score_mod || padded_columns(request.head_dim_v) > 64))
         return false;
     return accumulators(request, shape) <= accumulator_limit(request.dtype) &&
@@ -135,7 +135,7 @@ bool is_of_warpgroups(const KernelConfig& config) {
 }
 
 KernelConfig few_queries_kernel(const KernelRequest& request) {
-    // A tile is large where that costs one warp at most.
+    // Use the large tile if it costs at most one warp.
     constexpr Shape kWide{16, 32, 1}, kNarrow{16, 16, 1};
     constexpr int kWideWarps = ::sm80::kMostFewWarps - 1;
     const auto sizes_of = [&](const Shape& shape) {

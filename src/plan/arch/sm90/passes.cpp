@@ -1,4 +1,4 @@
-// What Hopper's kernels cannot do, and the steps of a forward and of a backward.
+// Limits of Hopper's kernels, and the steps of their forward and backward.
 #include "plan/arch/sm80/sm80.h"
 #include "plan/arch/sm90/sm90.h"
 
@@ -30,7 +30,7 @@ Launch launch(std::size_t kernel, const KernelConfig& config, Extent blocks) {
             .shared_bytes = config.shared_bytes};
 }
 
-// A block for so many distances of each head.
+// Blocks that each compute `step` distances of a head.
 Extent distance_blocks(int step) {
     return {{{1, {kBatch, kHeads, tiles_of(Of::queries, step)}},
              {1, {kBatch, kHeads, tiles_of(Of::keys, step)}}}};
@@ -56,7 +56,7 @@ std::string_view why_not(const KernelRequest& request) {
     }
 }
 
-// Numbers that are tabulated before the forward, in its workspace.
+// Adds the workspace regions of values that are tabulated before the forward.
 void add_tabulated(const passes::TabulatedValues& tabulated, PassPlan& pass) {
     constexpr int kCopies = 2; // of a vector by distance
     const auto of_heads = [&](Length length, int factor) {
@@ -100,8 +100,8 @@ PassPlan forward(const Program& program, const KernelConfig& main) {
     PassPlan pass;
     pass.kernels = {main};
     const WarpSpecializedForward& forward = *main.specialized;
-    // A maximum of products is one of scores only when the scale is positive, and what is added to
-    // products is divided by it.
+    // The maximum of products is the maximum of scores only if the scale is positive, and what is
+    // added to products is divided by the scale.
     const bool divides = forward.sizes.multiplies_index_2d_rows || forward.sizes.adds_kinds() ||
                          forward.aligns_tables || forward.starts_with_tables;
     pass.least_scale = divides ? 0x1p-20F : std::numeric_limits<float>::denorm_min();
@@ -172,7 +172,7 @@ PassPlan backward(const Program& program, const KernelConfig& main) {
     if (main.reports_additions) {
         region(Region::blocks_done, &Arguments::blocks_done, {{{1, {kBatch, kKvHeads}}}},
                sizeof(int));
-        // Each request of ragged keys has a number of its own.
+        // Requests of ragged keys have different numbers of blocks.
         if (mod.program.is_dense())
             pass.length_arguments.push_back({argument(&Arguments::blocks_of_head),
                                              {{{1, {tiles_of(Of::keys, main.key_tile)}}}}});
