@@ -6,22 +6,30 @@
 namespace sm80 {
 
 // A block makes the results of some rows of a request with few queries, where it has several parts,
-// and clears rows that it does not use. Its warps join some parts each; where there are few parts,
-// those of some rows. Blocks with nothing to do end at once, and make room while parts are still
-// computed; the first one waits in any case, as what follows this kernel needs its results.
+// and clears rows that it does not use. Its warps join a row each; where there are many parts,
+// some parts each of the same row. Blocks with nothing to do end at once, and make room while parts
+// are still computed; the first one waits in any case, as what follows this kernel needs its
+// results.
 extern "C" __global__ void __launch_bounds__(32 * kMergingWarps)
     flexc_merge_parts(const __grid_constant__ KernelArguments attention,
                       const __grid_constant__ mod::Arguments arguments) {
     const int group = attention.heads / attention.kv_heads;
-    // Of each head of keys of a request.
-    const int blocks = few_rows(attention.q_len, group) + kMergingBlocksBeside;
-    const int block = static_cast<int>(blockIdx.x) % blocks;
-    const int head = static_cast<int>(blockIdx.x) / blocks;
-    const int h_kv = head % attention.kv_heads, b = head / attention.kv_heads;
+    // Of each head of keys of a request; a few blocks may be left over.
+    const int heads = attention.batch * attention.kv_heads;
+    const int blocks = flexc_quotient(static_cast<int>(gridDim.x), max(heads, 1));
+    const int head = flexc_quotient(static_cast<int>(blockIdx.x), blocks);
+    if (head >= heads) {
+        if (blockIdx.x == 0) wait_for_kernel_ahead();
+        return;
+    }
+    const int block = static_cast<int>(blockIdx.x) - head * blocks;
+    const int b = flexc_quotient(head, attention.kv_heads);
+    const int h_kv = head - b * attention.kv_heads;
     const SequenceLength length(attention, b);
     const int first_part = length.sequence().first_part;
     const int count = attention.sequences.of(b + 1).first_part - first_part;
-    const bool is_of_warp = count <= kMergingWarps; // each row
+    constexpr int kMostOfWarp = 16; // parts of a row, of which eight are loaded at once
+    const bool is_of_warp = count <= kMostOfWarp;
     const long long rows = static_cast<long long>(length.query_rows()) * group;
     const long long first_row = is_of_warp ? block * kMergingWarps : block;
     const bool has_work = has_few_rows(length.sequence(), group) && first_row < rows &&

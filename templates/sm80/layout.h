@@ -95,9 +95,9 @@ FLEXC_SHARED constexpr int most_few_tiles(const TileSizes& sizes) {
 FLEXC_SHARED constexpr int few_bytes(const TileSizes& sizes, int query_tiles) {
     return query_tiles * forward_layout(sizes).stages + few_warps(sizes) * few_warp_bytes(sizes);
 }
-// Of flexc_merge_parts: a row for each warp. Each head of keys of a request has a block for each of
-// its rows, and one more where there is none but unused ones.
-constexpr int kMergingWarps = 8, kMergingBlocksBeside = 1;
+// Of flexc_merge_parts: a row for each warp. Each head of keys of a request has blocks for its
+// rows; those beside are divided among them, for rows with many parts.
+constexpr int kMergingWarps = 8, kMergingBlocksBeside = 512;
 FLEXC_SHARED constexpr int merging_bytes(int head_dim_v) {
     return kMergingWarps * tile_row_bytes(head_dim_v, 4);
 }

@@ -114,7 +114,7 @@ void add_few_queries(const Program& program, PassPlan& pass) {
     pass.kernels.push_back(few_queries_kernel(request));
     const int columns = program.options().head_dim_v + 2;
     // Parts that there may be, for each head of keys; `factors`: what each of them has.
-    const auto parts = [&](std::int64_t of_each, std::vector<Length> factors) -> Extent {
+    const auto parts = [&](std::int64_t of_each, const std::vector<Length>& factors) -> Extent {
         std::vector<Length> of_requests = factors, others = factors;
         of_requests.insert(of_requests.end(), {{Of::batch}, {Of::kv_heads}});
         if (!program.options().batch_invariant)
@@ -137,9 +137,10 @@ void add_few_queries(const Program& program, PassPlan& pass) {
     few.starts_early =
         request.arch >= 90 && pass.kernels[kernel].has_block_mask; // before it is built
     few.writes = {Region::partial_results};
-    Launch merge = launch(
-        kernel, pass.kernels[kernel],
-        {{{1, {{Of::batch}, {Of::kv_heads}, {Of::few_rows, ::sm80::kMergingBlocksBeside}}}}});
+    Launch merge =
+        launch(kernel, pass.kernels[kernel],
+               {{{1, {{Of::batch}, {Of::kv_heads}, tiles_of(Of::few_rows, ::sm80::kMergingWarps)}},
+                 {::sm80::kMergingBlocksBeside, {}}}});
     merge.entry = "flexc_merge_parts";
     merge.threads = 32;
     merge.threads_y = ::sm80::kMergingWarps;
