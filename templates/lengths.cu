@@ -24,9 +24,10 @@ struct Span {
 __device__ FewRequests of_warp(FewRequests own) {
     for (int lanes = 16; lanes > 0; lanes /= 2)
         own.keys += __shfl_xor_sync(kAllLanes, own.keys, lanes);
-    return {__reduce_add_sync(kAllLanes, own.count), own.keys};
+    return {__reduce_add_sync(kAllLanes, own.count), __reduce_max_sync(kAllLanes, own.rows),
+            own.keys};
 }
-__device__ PartsByWaves of_warp(PartsByWaves own) {
+__device__ PartsByDivision of_warp(PartsByDivision own) {
     for (Parts& parts : own.of)
         parts = {__reduce_add_sync(kAllLanes, parts.count),
                  __reduce_max_sync(kAllLanes, parts.longest)};
@@ -107,7 +108,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     wait_for_kernel_ahead();
     const Span own(arrays.requests);
     __shared__ FewRequests shared_requests[mod::kWarps];
-    __shared__ PartsByWaves shared_parts[mod::kWarps];
+    __shared__ PartsByDivision shared_parts[mod::kWarps];
     __shared__ int shared_counts[mod::kWarps];
     const auto for_own_requests = [&](auto visit) {
 #pragma unroll 1
@@ -121,7 +122,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
             [&](const Sequence& sequence) { few = joined(few, few_of(sequence, arrays.group)); });
         few = of_block(few, shared_requests);
         shared_keys = shared_part_keys(few, arrays.kv_heads, [&](const PartKeys& keys) {
-            PartsByWaves parts;
+            PartsByDivision parts;
             for_own_requests(
                 [&](const Sequence& sequence) { add_parts(parts, keys, sequence, arrays.group); });
             return of_block(parts, shared_parts);

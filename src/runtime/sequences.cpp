@@ -328,7 +328,7 @@ void Sequences::divide_keys(const Sizes& sizes, bool batch_invariant) {
         few = joined(few, few_of(sequence, group));
     const long long shared_keys =
         batch_invariant ? 0 : shared_part_keys(few, kv_heads, [&](const PartKeys& keys) {
-            PartsByWaves parts;
+            PartsByDivision parts;
             for (const Sequence& sequence : sequences)
                 add_parts(parts, keys, sequence, group);
             return parts;

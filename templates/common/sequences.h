@@ -22,7 +22,6 @@ constexpr int kMostWaves = 4;
 constexpr int kPartBlocks = kMostWaves * kBlocksAtOnce;
 constexpr int kOwnPartBlocks = 64; // of one request, where each is divided by itself
 constexpr int kLeastPartKeys = 256;
-constexpr int kPartStart = 128; // keys that a block could do while it begins and ends
 
 // group: heads of queries that share one of keys.
 FLEXC_SHARED bool has_few_rows(const Sequence& sequence, int group) {
@@ -34,17 +33,18 @@ FLEXC_SHARED int few_rows(long long most_queries, int group) {
     return static_cast<int>(rows < kMostFewRows ? rows : kMostFewRows);
 }
 
-// Of one request, or of all: those whose keys have parts, and how many keys.
+// Of one request, or of all: those whose keys have parts, how many rows one has at most, and how
+// many keys all have.
 struct FewRequests {
-    int count = 0;
+    int count = 0, rows = 0;
     long long keys = 0;
 };
 FLEXC_SHARED FewRequests joined(const FewRequests& a, const FewRequests& b) {
-    return {a.count + b.count, a.keys + b.keys};
+    return {a.count + b.count, a.rows > b.rows ? a.rows : b.rows, a.keys + b.keys};
 }
 FLEXC_SHARED FewRequests few_of(const Sequence& sequence, int group) {
     if (sequence.q_len == 0 || !has_few_rows(sequence, group)) return {};
-    return {1, sequence.kv_len};
+    return {1, sequence.q_len * group, sequence.kv_len};
 }
 
 // Parts of one request, or of all.
@@ -74,37 +74,54 @@ FLEXC_SHARED long long part_keys(long long all_keys, long long parts) {
 FLEXC_SHARED long long own_part_keys(const Sequence& sequence, int kv_heads) {
     return part_keys(sequence.kv_len, kOwnPartBlocks / kv_heads);
 }
-// The same of all requests: the number of waves whose blocks end soonest, as the last one may have
-// few. divided(part_keys): the parts of all, by each of these numbers of keys.
+// The same of all requests, divided for some number of blocks: a third of a wave, two thirds, or
+// whole waves.
+constexpr int kDivisions = 2 + kMostWaves;
+FLEXC_SHARED int blocks_of_division(int i) {
+    return i < 2 ? (i + 1) * (kBlocksAtOnce / 3) : (i - 1) * kBlocksAtOnce;
+}
 struct PartKeys {
-    long long by_waves[kMostWaves];
+    long long by_division[kDivisions];
 };
-struct PartsByWaves {
-    Parts of[kMostWaves];
+struct PartsByDivision {
+    Parts of[kDivisions];
 };
+// How long so many parts take, in keys of a block beside two others on each multiprocessor. With
+// fewer beside it a block is faster, though not by as much; each wave begins and ends; and what
+// parts leave of their rows is joined.
+FLEXC_SHARED long long time_of_parts(const FewRequests& all, const Parts& parts, int kv_heads) {
+    constexpr long long kStart = 128, kKeyRows = 160; // rows that are joined in the time of a key
+    const long long blocks = static_cast<long long>(parts.count) * kv_heads;
+    const long long waves = (blocks + kBlocksAtOnce - 1) / kBlocksAtOnce;
+    const long long twelfths = blocks <= blocks_of_division(0)   ? 5
+                               : blocks <= blocks_of_division(1) ? 9
+                                                                 : 12;
+    const long long joining = parts.count > all.count ? blocks * all.rows / kKeyRows : 0;
+    return waves * (parts.longest * twelfths / 12 + kStart) + joining;
+}
+// The keys of a part, by the division that takes the least time. divided(part_keys): the parts of
+// all, by each of these numbers of keys.
 template <typename Divided>
 FLEXC_SHARED long long shared_part_keys(const FewRequests& all, int kv_heads, Divided divided) {
     PartKeys keys{};
     // Each request may have one more than its keys ask for.
-    for (int i = 0; i < kMostWaves; ++i)
-        keys.by_waves[i] = part_keys(all.keys, (i + 1) * kBlocksAtOnce / kv_heads - all.count);
-    const PartsByWaves parts = divided(keys);
+    for (int i = 0; i < kDivisions; ++i)
+        keys.by_division[i] = part_keys(all.keys, blocks_of_division(i) / kv_heads - all.count);
+    const PartsByDivision parts = divided(keys);
     long long best = kLeastPartKeys, least = 0;
-    for (int i = 0; i < kMostWaves; ++i) {
-        const long long blocks = static_cast<long long>(parts.of[i].count) * kv_heads;
-        const long long time =
-            (blocks + kBlocksAtOnce - 1) / kBlocksAtOnce * (parts.of[i].longest + kPartStart);
+    for (int i = 0; i < kDivisions; ++i) {
+        const long long time = time_of_parts(all, parts.of[i], kv_heads);
         if (i > 0 && time >= least) continue;
         least = time;
-        best = keys.by_waves[i];
+        best = keys.by_division[i];
     }
     return best;
 }
 // The parts of one more request.
-FLEXC_SHARED void add_parts(PartsByWaves& parts, const PartKeys& keys, const Sequence& sequence,
+FLEXC_SHARED void add_parts(PartsByDivision& parts, const PartKeys& keys, const Sequence& sequence,
                             int group) {
-    for (int i = 0; i < kMostWaves; ++i)
-        parts.of[i] = joined(parts.of[i], parts_by(sequence, group, keys.by_waves[i]));
+    for (int i = 0; i < kDivisions; ++i)
+        parts.of[i] = joined(parts.of[i], parts_by(sequence, group, keys.by_division[i]));
 }
 
 // A piece of work: queries of some heads, which share one head of keys or are all that share some,

@@ -10,6 +10,7 @@
 #include <doctest/doctest.h>
 
 #include "common/arguments.h"
+#include "common/sequences.h"
 #include "cuda/emitted.h"
 #include "front/compile_text.h"
 #include "host_module.h"
@@ -99,4 +100,35 @@ TEST_CASE("parts of a request have all of its tiles, and as many as others or on
             }
             CHECK(end == tiles);
         }
+}
+
+TEST_CASE("keys are divided into as many parts as take the least time") {
+    struct Requests {
+        int count, queries, keys;
+    };
+    const auto parts_of = [](const Requests& requests, int group, int kv_heads) {
+        Sequence sequence{};
+        sequence.q_len = requests.queries;
+        sequence.kv_len = requests.keys;
+        FewRequests all;
+        for (int i = 0; i < requests.count; ++i)
+            all = joined(all, few_of(sequence, group));
+        const long long keys = shared_part_keys(all, kv_heads, [&](const PartKeys& divisions) {
+            PartsByDivision parts;
+            for (int i = 0; i < requests.count; ++i)
+                add_parts(parts, divisions, sequence, group);
+            return parts;
+        });
+        return parts_by(sequence, group, keys).count;
+    };
+    // Few rows leave little to join: parts fill a wave, or two where one would leave much empty.
+    CHECK(parts_of({4, 1, 32768}, 4, 8) == 12);
+    CHECK(parts_of({32, 1, 4096}, 4, 8) == 3);
+    CHECK(parts_of({128, 1, 1024}, 4, 8) == 1);
+    // Of 64 rows a part leaves much, so that one for each multiprocessor may be enough.
+    CHECK(parts_of({32, 1, 8192}, 64, 1) == 12);
+    CHECK(parts_of({128, 1, 1024}, 64, 1) == 1);
+    CHECK(parts_of({32, 16, 4096}, 4, 8) == 1);
+    CHECK(parts_of({8, 16, 16384}, 4, 8) == 6);
+    CHECK(parts_of({1, 1, 131072}, 4, 8) == 48);
 }
