@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "common/block_mask.h"
 #include "flexc/types.h"
 #include "passes/decompose.h"
 #include "passes/gradient_sum.h"
@@ -143,6 +144,14 @@ struct BlockMaskFacts {
     bool is_dense() const { return queries == Layout::dense && keys == Layout::dense; }
 };
 
+// Tiles of the block mask that a kernel reads, and of which requests its rows are.
+struct MaskTiling {
+    int query_tile = 0, key_tile = 0;
+    bool by_keys = false; // rows are tiles of keys
+    RowsOf rows_of = RowsOf::all;
+    friend bool operator==(const MaskTiling&, const MaskTiling&) = default;
+};
+
 struct KernelConfig {
     KernelKind kind = KernelKind::forward;
     std::string_view family;        // Family::name of whose kernel it is; empty: of none
@@ -155,6 +164,7 @@ struct KernelConfig {
     int shared_bytes = 0; // dynamic
     std::optional<WarpSpecializedForward> specialized;
     std::optional<BlockMaskFacts> block_mask; // set: builds block masks
+    std::optional<MaskTiling> mask_tiling;    // set in a pass that reads one
     // A kernel of a warp-specialized backward, or one that goes before or after it.
     bool is_warp_specialized = false;
     int saves_registers = 0;      // in which form of its template, each at the cost of some speed

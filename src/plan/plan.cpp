@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "common/sequences.h"
 #include "passes/gradient_order.h"
 #include "passes/gradient_sum.h"
 #include "plan/arch/family.h"
@@ -331,9 +332,20 @@ PassPlan pass_of(const Program& program, const Variant& variant, const KernelCon
     pass.most_rows = variant.request.most_rows;
     return pass;
 }
+for (KernelConfig& kernel : pass.kernels)
+    if (kernel.has_block_mask)
+        kernel.mask_tiling = mask_tiling(kernel, !program.mod().program.is_dense());
 
 KernelConfig with_schedule(const Variant& variant, const ForwardSchedule& schedule) {
     KernelRequest request = variant.request;
+    MaskTiling mask_tiling(const KernelConfig& kernel, bool of_requests) {
+        // All few queries of a request are one tile, whichever rows a block has.
+        if (kernel.has_few_queries) return {kMostFewRows, kernel.key_tile, false, RowsOf::few};
+        const bool leaves_few = of_requests && kernel.kind == KernelKind::forward;
+        return {kernel.query_tile, kernel.key_tile, kernel.owns_keys,
+                leaves_few ? RowsOf::many : RowsOf::all};
+    }
+
     request.schedule = schedule;
     return candidates(request).front();
 }

@@ -49,6 +49,8 @@ Result<KernelPlan> make_plan(const Program& program);
 
 // The pass of a variant whose main kernel is `main`.
 PassPlan pass_of(const Program& program, const Variant& variant, const KernelConfig& main);
+// Of the block mask of a kernel; of_requests: of layouts other than dense.
+MaskTiling mask_tiling(const KernelConfig& kernel, bool of_requests);
 // The main kernel's configuration with another schedule.
 KernelConfig with_schedule(const Variant& variant, const ForwardSchedule& schedule);
 

@@ -20,17 +20,14 @@ std::string_view heads_of(bool by_batch, bool by_head) {
 }
 
 // What a kernel's block mask takes, in the words of common/block_mask.h.
-std::string block_mask_of(const KernelConfig& config) {
-    const bool by_keys =
-        config.kind == KernelKind::backward_dkdv || config.kind == KernelKind::backward_fused;
-    const int own_tile = by_keys                  ? config.key_tile
-                         : config.has_few_queries ? kMostFewRows
-                                                  : config.query_tile;
+std::string block_mask_of(const MaskTiling& tiling) {
+    const bool by_keys = tiling.by_keys;
     return formatted(
         "    its block mask: {} bytes for a row of tiles, of {} {}, and {} for each 32 tiles "
         "of {} {} in it\n",
-        sizeof(TileRow) + sizeof(int), own_tile, by_keys ? "keys" : "queries", sizeof(TileWord),
-        by_keys ? config.query_tile : config.key_tile, by_keys ? "queries" : "keys");
+        sizeof(TileRow) + sizeof(int), by_keys ? tiling.key_tile : tiling.query_tile,
+        by_keys ? "keys" : "queries", sizeof(TileWord),
+        by_keys ? tiling.query_tile : tiling.key_tile, by_keys ? "queries" : "keys");
 }
 
 // What one head of keys or distances has, and which heads share it.
@@ -78,7 +75,7 @@ std::string text_of(const KernelConfig& config) {
     std::string text = formatted("  {}: tile {} x {}, {} warps, {} stages, {} bytes shared; {}\n",
                                  config.entry, config.query_tile, config.key_tile, config.warps,
                                  config.stages, config.shared_bytes, config.reason);
-    if (config.has_block_mask) text += block_mask_of(config);
+    if (config.mask_tiling) text += block_mask_of(*config.mask_tiling);
     if (!config.specialized) return text;
     text += formatted("    schedule: {}\n", text_of(config.specialized->schedule));
     if (config.specialized->tabulated.any()) text += tabulated_of(config.specialized->tabulated);

@@ -22,21 +22,12 @@ Tiles tiles_of(Layout layout, bool is_dense, std::int64_t batch, std::int64_t le
 
 } // namespace
 
-MaskTiling tiling_of(const plan::BlockMaskFacts& facts, const plan::KernelConfig& kernel) {
-    // All few queries of a request are one tile, whichever rows a block has.
-    if (kernel.has_few_queries) return {kMostFewRows, kernel.key_tile, false, RowsOf::few};
-    MaskTiling tiling{kernel.query_tile, kernel.key_tile, kernel.owns_keys};
-    if (!facts.is_dense() && kernel.kind == plan::KernelKind::forward)
-        tiling.rows_of = RowsOf::many;
-    return tiling;
-}
-
 MaskCount masks_of(const plan::BlockMaskFacts& facts, const AttentionArguments& attention) {
     return {.batches = facts.is_dense() && facts.by_batch ? attention.batch : 1,
             .heads = facts.by_head ? attention.heads : 1};
 }
 
-PlannedBlockMask place_block_mask(const plan::BlockMaskFacts& facts, const MaskTiling& tiling,
+PlannedBlockMask place_block_mask(const plan::BlockMaskFacts& facts, const plan::MaskTiling& tiling,
                                   const AttentionArguments& attention, Carver& carver) {
     const bool is_dense = facts.is_dense(), by_keys = tiling.by_keys;
     const Tiles queries = tiles_of(facts.queries, is_dense, attention.batch, attention.q_len,

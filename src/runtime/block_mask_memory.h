@@ -34,22 +34,13 @@ inline std::int64_t pieces(std::int64_t whole, std::int64_t size) {
     return (whole + size - 1) / size;
 }
 
-// For which kernels a block mask is.
-struct MaskTiling {
-    int query_tile = 0, key_tile = 0;
-    bool by_keys = false;
-    RowsOf rows_of = RowsOf::all;
-    friend bool operator==(const MaskTiling&, const MaskTiling&) = default;
-};
-MaskTiling tiling_of(const plan::BlockMaskFacts& facts, const plan::KernelConfig& kernel);
-
 // How many block masks there are.
 struct MaskCount {
     int batches = 1, heads = 1;
 };
 MaskCount masks_of(const plan::BlockMaskFacts& facts, const AttentionArguments& attention);
 
-PlannedBlockMask place_block_mask(const plan::BlockMaskFacts& facts, const MaskTiling& tiling,
+PlannedBlockMask place_block_mask(const plan::BlockMaskFacts& facts, const plan::MaskTiling& tiling,
                                   const AttentionArguments& attention, Carver& carver);
 
 } // namespace flexc::runtime

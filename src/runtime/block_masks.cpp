@@ -13,7 +13,7 @@ namespace {
 constexpr int kThreads = 256, kWarps = kThreads / 32; // of plan.cu
 
 // Whether requests may have such rows.
-bool has_rows(const MaskTiling& tiling, const AttentionArguments& attention) {
+bool has_rows(const plan::MaskTiling& tiling, const AttentionArguments& attention) {
     const int most_few = kMostFewRows / (attention.heads / attention.kv_heads);
     return attention.q_len > (tiling.rows_of == RowsOf::many  ? most_few
                               : tiling.rows_of == RowsOf::few ? 0
@@ -33,8 +33,7 @@ Result<BlockMasks> BlockMasks::load(cuda::Module module, const plan::KernelConfi
     return BlockMasks(std::move(module), *planner.block_mask, *facts, *tiles, *order, starts_early);
 }
 
-void BlockMasks::add(const plan::KernelConfig& kernel, Pass pass) {
-    const MaskTiling tiling = tiling_of(shape_, kernel);
+void BlockMasks::add(const plan::MaskTiling& tiling, Pass pass) {
     auto found = std::ranges::find(masks_, tiling, &Mask::tiling);
     if (found == masks_.end()) found = masks_.insert(masks_.end(), {.tiling = tiling});
     (pass == Pass::forward ? found->of_forward : found->of_backward) = true;
@@ -56,10 +55,9 @@ std::size_t BlockMasks::bytes(const AttentionArguments& attention) const {
     return place(attention, nullptr).bytes;
 }
 
-BlockMask BlockMasks::of(const plan::KernelConfig& kernel, const AttentionArguments& attention,
+BlockMask BlockMasks::of(const plan::MaskTiling& tiling, const AttentionArguments& attention,
                          void* memory) const {
-    const auto index =
-        std::ranges::find(masks_, tiling_of(shape_, kernel), &Mask::tiling) - masks_.begin();
+    const auto index = std::ranges::find(masks_, tiling, &Mask::tiling) - masks_.begin();
     return place(attention, static_cast<std::byte*>(memory)).plan.masks[index].mask;
 }
 

@@ -21,12 +21,12 @@ class BlockMasks {
     // order and sizes share a mask. starts_early: launches may, before the one ahead has ended.
     static Result<BlockMasks> load(cuda::Module module, const plan::KernelConfig& planner,
                                    bool starts_early);
-    void add(const plan::KernelConfig& kernel, Pass pass);
+    void add(const plan::MaskTiling& tiling, Pass pass);
 
     // Of all masks.
     std::size_t bytes(const AttentionArguments& attention) const;
-    // Where build() puts the mask of this kernel.
-    BlockMask of(const plan::KernelConfig& kernel, const AttentionArguments& attention,
+    // Where build() puts the mask of such tiles.
+    BlockMask of(const plan::MaskTiling& tiling, const AttentionArguments& attention,
                  void* memory) const;
     // Three launches, whatever the number of masks: of one pass, or of both; two where all rows are
     // of few queries. `words` are the program's arguments.
@@ -36,7 +36,7 @@ class BlockMasks {
   private:
     // A mask, and who reads it.
     struct Mask {
-        MaskTiling tiling;
+        plan::MaskTiling tiling;
         bool of_forward = false, of_backward = false;
         bool is_of(std::optional<Pass> pass) const {
             return !pass || (*pass == Pass::forward ? of_forward : of_backward);

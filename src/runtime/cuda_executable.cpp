@@ -140,7 +140,7 @@ class CudaExecutable final : public Executable {
                  {std::pair{&forward_, Pass::forward}, std::pair{&backward_, Pass::backward}})
                 if (*variants)
                     for (const plan::KernelConfig& config : (*variants)->first().plan.kernels)
-                        if (config.has_block_mask) block_masks_->add(config, pass);
+                        if (config.mask_tiling) block_masks_->add(*config.mask_tiling, pass);
         if (!options_.report_out_of_range) return {};
         auto flag = cuda::allocate(sizeof(std::int32_t));
         if (!flag) return flag.error();
@@ -552,9 +552,9 @@ class CudaExecutable final : public Executable {
             if (launch.has_queue) queue = queues_->of(walk.call.stream.handle);
         }
         KernelArgument argument = walk.argument;
-        if (config.has_block_mask && launch.entry == config.entry)
+        if (config.mask_tiling && launch.entry == config.entry)
             argument.attention.block_mask =
-                block_masks_->of(config, argument.attention, walk.call.block_mask);
+                block_masks_->of(*config.mask_tiling, argument.attention, walk.call.block_mask);
         if (launch.tensor_maps != plan::Launch::Maps::none && !walk.maps) {
             walk.maps = maps_for(walk.pass.plan, walk.call);
             if (!walk.maps) return Error{ErrorCode::device, "the driver made no tensor map"};

@@ -18,6 +18,7 @@
 #include "front/compile_text.h"
 #include "host_module.h"
 #include "passes/pipeline.h"
+#include "plan/plan.h"
 #include "runtime/block_mask_memory.h"
 
 namespace {
@@ -255,7 +256,7 @@ struct Counts {
 class Built {
   public:
     Built(const test::HostModule& builder, const plan::BlockMaskFacts& facts,
-          const runtime::MaskTiling& tiling, Requests& requests,
+          const plan::MaskTiling& tiling, Requests& requests,
           const std::vector<std::uint64_t>& words) {
         const auto place = [&](std::byte* memory) {
             runtime::Carver carver(memory);
@@ -443,7 +444,7 @@ TEST_CASE("block masks of requests name the tiles in which something is visible"
             backward.kind = plan::KernelKind::backward_fused;
             backward.owns_keys = true;
             const auto tiling = [&](const plan::KernelConfig& kernel) {
-                return runtime::tiling_of(facts, kernel);
+                return plan::mask_tiling(kernel, true);
             };
             {
                 const Built built(builder, facts, tiling(forward), requests, words);
