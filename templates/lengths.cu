@@ -1,9 +1,9 @@
-// Records of requests from lengths and pages that lie in the device's memory: two launches, which
-// graphs may hold. Results are what the host makes of the same arrays.
+// Records of requests from lengths and tables of keys that lie in the device's memory: two
+// launches, which graphs may hold. Results are what the host makes of the same arrays.
 #include "mod.cuh"
 
 #include "common/dependence.cuh"
-#include "common/length_arrays.h"
+#include "common/sequence_records.h"
 
 namespace {
 
@@ -66,35 +66,35 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     let_next_start();
     const int request = static_cast<int>(blockIdx.x);
     bool is_wrong = false;
-    lengths::Pages pages{nullptr, 0};
-    Sequence sequence = lengths::sequence_of(arrays, request, pages, is_wrong);
+    lengths::Numbers numbers{};
+    Sequence sequence = lengths::sequence_of(arrays, request, numbers, is_wrong);
 
-    __shared__ int end_page; // the first that the cache does not have
-    if (threadIdx.x == 0) end_page = pages.count;
+    __shared__ int end; // the first that cannot be
+    if (threadIdx.x == 0) end = numbers.count;
     __syncthreads();
     constexpr int kAtOnce = 8; // whose loads are under way together
-    for (int first = static_cast<int>(threadIdx.x); first < pages.count;
+    for (int first = static_cast<int>(threadIdx.x); first < numbers.count;
          first += kAtOnce * kThreads) {
-        int ids[kAtOnce];
+        int read[kAtOnce];
 #pragma unroll
         for (int i = 0; i < kAtOnce; ++i) {
-            const int page = first + i * kThreads;
-            ids[i] = page < pages.count ? pages.ids[page] : 0;
+            const int index = first + i * kThreads;
+            read[i] = index < numbers.count ? numbers.from[index] : 0;
         }
 #pragma unroll
         for (int i = 0; i < kAtOnce; ++i) {
-            const int page = first + i * kThreads;
-            if (page >= pages.count) break;
-            const bool is_there = ids[i] >= 0 && ids[i] < arrays.pages;
-            if (!is_there) atomicMin(&end_page, page);
-            records.pages[sequence.first_page + page] = is_there ? ids[i] : 0;
+            const int index = first + i * kThreads;
+            if (index >= numbers.count) break;
+            const bool is_there = read[i] >= 0 && read[i] < numbers.below;
+            if (!is_there) atomicMin(&end, index);
+            records.numbers[sequence.first_number + index] = is_there ? read[i] : 0;
         }
     }
     __syncthreads();
     if (threadIdx.x != 0) return;
-    if (end_page < pages.count) {
+    if (end < numbers.count) {
         is_wrong = true;
-        lengths::end_keys(sequence, end_page, arrays.page_size);
+        lengths::end_keys(sequence, end, numbers);
     }
     sequence.q_start = lengths::start_of(arrays, request, sequence, is_wrong);
     records.sequences[request] = sequence;

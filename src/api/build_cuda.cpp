@@ -7,6 +7,7 @@
 #include "cuda/driver.h"
 #include "cuda/nvrtc.h"
 #include "runtime/cuda_executable.h"
+#include "support/key_layout.h"
 #include "support/log.h"
 #include "support/text.h"
 
@@ -128,7 +129,7 @@ Result<Built> build_cuda(const passes::Mod& mod, const CompileOptions& options, 
          .head_dim = options.head_dim,
          .head_dim_v = options.head_dim_v,
          .is_ragged = options.query_layout == Layout::ragged && options.key_layout != Layout::dense,
-         .has_pages = options.key_layout == Layout::paged,
+         .keys_are_in_order = support::key_layout(options.key_layout).is_in_order,
          .report_out_of_range = options.report_out_of_range});
     if (!executable) return executable.error();
     built.executable = std::move(*executable);

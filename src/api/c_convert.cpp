@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "support/key_layout.h"
+
 namespace flexc::api {
 
 namespace {
@@ -127,9 +129,10 @@ Result<CompileOptions> read_options(const flexc_compile_options* given) {
         read_enum<TileSource>(read->mask_tiles, FLEXC_MASK_TILES_BLOCK_MASK, "mask_tiles");
     if (!tiles) return tiles.error();
 
-    const auto queries = read_enum<Layout>(read->query_layout, FLEXC_LAYOUT_PAGED, "query_layout");
+    const int last_layout = static_cast<int>(support::key_layouts().size()) - 1;
+    const auto queries = read_enum<Layout>(read->query_layout, last_layout, "query_layout");
     if (!queries) return queries.error();
-    const auto keys = read_enum<Layout>(read->key_layout, FLEXC_LAYOUT_PAGED, "key_layout");
+    const auto keys = read_enum<Layout>(read->key_layout, last_layout, "key_layout");
     if (!keys) return keys.error();
 
     options.query_layout = *queries;
@@ -281,18 +284,12 @@ Result<Lengths> read_lengths(const flexc_lengths* given) {
         std::size_t count;
         std::span<const std::int32_t>& into;
     };
-    for (const Array& array :
-         {Array{"cu_seqlens_q", read->cu_seqlens_q, read->cu_seqlens_q_count, lengths.cu_seqlens_q},
-          Array{"cu_seqlens_k", read->cu_seqlens_k, read->cu_seqlens_k_count, lengths.cu_seqlens_k},
-          Array{"seqused_q", read->seqused_q, read->seqused_q_count, lengths.seqused_q},
-          Array{"seqused_k", read->seqused_k, read->seqused_k_count, lengths.seqused_k},
-          Array{"page_table", read->page_table, read->page_table_count, lengths.page_table},
-          Array{"page_indptr", read->page_indptr, read->page_indptr_count, lengths.page_indptr},
-          Array{"page_indices", read->page_indices, read->page_indices_count, lengths.page_indices},
-          Array{"last_page_len", read->last_page_len, read->last_page_len_count,
-                lengths.last_page_len},
-          Array{"query_starts", read->query_starts, read->query_starts_count,
-                lengths.query_starts}}) {
+    const Array arrays[] = {
+#define FLEXC_LENGTH_ARRAY(name) {#name, read->name, read->name##_count, lengths.name},
+#include "support/length_arrays.def"
+#undef FLEXC_LENGTH_ARRAY
+    };
+    for (const Array& array : arrays) {
         if (array.numbers == nullptr && array.count != 0)
             return invalid(std::string(array.name) + " is NULL");
         array.into = {array.numbers, array.count};
@@ -309,15 +306,9 @@ Result<LengthTensors> read_length_tensors(const flexc_length_tensors* given) {
     if (!read) return read.error();
     LengthTensors tensors;
     TensorReader reader;
-    reader.read(read->cu_seqlens_q, "cu_seqlens_q", tensors.cu_seqlens_q);
-    reader.read(read->cu_seqlens_k, "cu_seqlens_k", tensors.cu_seqlens_k);
-    reader.read(read->seqused_q, "seqused_q", tensors.seqused_q);
-    reader.read(read->seqused_k, "seqused_k", tensors.seqused_k);
-    reader.read(read->page_table, "page_table", tensors.page_table);
-    reader.read(read->page_indptr, "page_indptr", tensors.page_indptr);
-    reader.read(read->page_indices, "page_indices", tensors.page_indices);
-    reader.read(read->last_page_len, "last_page_len", tensors.last_page_len);
-    reader.read(read->query_starts, "query_starts", tensors.query_starts);
+#define FLEXC_LENGTH_ARRAY(name) reader.read(read->name, #name, tensors.name);
+#include "support/length_arrays.def"
+#undef FLEXC_LENGTH_ARRAY
     return reader.finish(tensors);
 }
 

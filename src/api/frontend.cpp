@@ -5,6 +5,7 @@
 #include "front/compile_text.h"
 #include "passes/part.h"
 #include "passes/pipeline.h"
+#include "support/key_layout.h"
 #include "support/log.h"
 #include "support/text.h"
 
@@ -28,12 +29,14 @@ Result<CompileOptions> complete(CompileOptions options) {
             formatted("k and v of type {} are not supported beside q of type {}; use {}, "
                       "e4m3, e5m2 or i8",
                       name(*options.kv_dtype), name(options.dtype), name(options.dtype)));
-    if (options.query_layout == Layout::paged)
-        return invalid("queries are dense or ragged: pages are for keys");
+    if (const support::KeyLayout& layout = support::key_layout(options.query_layout);
+        !layout.is_in_order)
+        return invalid(formatted("queries are dense or ragged: {} are for keys", layout.things));
     if (options.one_sequence != OneSequence::no &&
         (options.query_layout != Layout::dense || options.key_layout != Layout::dense))
         return invalid("requests of one sequence lie in tensors of dense layouts");
-    if (options.count_visible || options.key_layout == Layout::paged || options.kv_dtype)
+    if (options.count_visible || !support::key_layout(options.key_layout).is_in_order ||
+        options.kv_dtype)
         options.backward = false;
     return options;
 }

@@ -4,6 +4,7 @@
 
 #include "cpu/backend_table.h"
 #include "passes/hoist.h"
+#include "support/key_layout.h"
 
 namespace flexc::cpu {
 
@@ -14,8 +15,8 @@ namespace {
 // What an index gains from one key to the next; nothing where that differs.
 std::optional<std::int64_t> slope_of(const passes::Mod& mod, ir::NodeId index) {
     analysis::AffineForm form = mod.affine[index];
-    // Rows of packed keys follow each other as the keys do; those of pages do not.
-    if (mod.program.key_layout != Layout::paged)
+    // Rows of keys in order follow each other as the keys do.
+    if (support::key_layout(mod.program.key_layout).is_in_order)
         std::erase_if(form.rest, [&](const analysis::AffineForm::Term& term) {
             if (mod.program.graph[term.node].op != Op::kv_row) return false;
             form.kv += term.coefficient;

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "cpu/tile.h"
+#include "support/key_layout.h"
 #include "support/text.h"
 
 namespace flexc::cpu {
@@ -318,7 +319,7 @@ void Values::emit_leaf(NodeId id, Block block, std::string& out) {
                          field(kTileQRow, "i64"));
         return;
     case Op::kv_row:
-        if (mod_.program.key_layout == flexc::Layout::paged)
+        if (!support::key_layout(mod_.program.key_layout).is_in_order)
             out += formatted("  {0}p = getelementptr i64, ptr {1}, i32 {2}\n"
                              "  {0} = load i64, ptr {0}p{3}\n",
                              result, field(kTileKvRows, "ptr"), column(block), group(block));

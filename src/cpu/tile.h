@@ -31,7 +31,7 @@ struct Tile {
     std::int64_t is_moderate; // look: whether all scores are up to passes::kModerateScore; 0 or 1
     std::int64_t seen;        // look: bits of Seen, added to those that are there
     // Of layouts that are not dense: lengths of request b, the first query's row, and the first
-    // key's, or of paged keys all of them.
+    // key's, or of keys not in order all of them.
     std::int64_t q_len, kv_len, q_row, kv_row;
     const std::int64_t* kv_rows;
 };

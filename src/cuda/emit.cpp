@@ -23,6 +23,7 @@
 #include "passes/gradient_sum.h"
 #include "passes/grid_gradient.h"
 #include "plan/work.h"
+#include "support/key_layout.h"
 #include "support/text.h"
 
 namespace flexc::cuda {
@@ -58,6 +59,7 @@ class Emitter {
                 quoted(options_.source_text);
         text_ += "#pragma once\n#include \"common/mod_prelude.cuh\"\n";
         if (!mod_.program.is_dense()) text_ += "#include \"common/sequences.h\"\n";
+        if (!keys().is_in_order) text_ += formatted("#include \"{}\"\n", keys().device_header);
         if (is_plan()) text_ += "#include \"common/interval.h\"\n";
         if (config_.specialized) text_ += kForwardIncludes;
         if (sums_exactly()) text_ += "#include \"common/exact_sum.cuh\"\n";
@@ -257,13 +259,15 @@ class Emitter {
         text_ += "\n" + layouts();
     }
 
+    const support::KeyLayout& keys() const { return support::key_layout(mod_.program.key_layout); }
     std::string layouts() const {
         const ir::Program& program = mod_.program;
         Policy policy("Layouts");
         policy.constant("kAreDense", program.is_dense(), true);
         policy.constant("kQueriesAreRagged", program.query_layout == flexc::Layout::ragged);
         policy.constant("kKeysAreRagged", program.key_layout == flexc::Layout::ragged);
-        policy.constant("kKeysArePaged", program.key_layout == flexc::Layout::paged);
+        if (!keys().is_in_order)
+            policy.member(formatted("    using Keys = {};\n", keys().device_class));
         return policy.text();
     }
 

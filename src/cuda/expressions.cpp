@@ -285,8 +285,9 @@ std::string Body::of_request(Op leaf) const {
     const std::string sequence = formatted("{}[{}b]", argument({Kind::sequences}), access_);
     if (leaf == Op::q_row) return formatted("query_row({}, {}q)", sequence, access_);
     if (leaf == Op::kv_row)
-        return formatted("key_row({}, {}, {}, {}kv)", argument({Kind::pages}),
-                         argument({Kind::page_size}), sequence, access_);
+        return formatted("Layouts::Keys(key_table({}, {}), {}, {}b).row({}kv)",
+                         argument({Kind::key_numbers}), argument({Kind::key_table_size}), sequence,
+                         access_, access_);
     return sequence + (leaf == Op::q_len ? ".q_len" : ".kv_len");
 }
 

@@ -53,12 +53,12 @@ std::string type_of(const passes::ArgumentSlot& slot, const passes::Mod& mod) {
     case Kind::param: return param_type(program.params[slot.index].type);
     case Kind::out_of_range: return "int*";
     case Kind::sequences: return "const Sequence*";
-    case Kind::pages: return "const int*";
+    case Kind::key_numbers: return "const int*";
     case Kind::buffer_extent:
     case Kind::buffer_stride:
     case Kind::gradient_stride:
     case Kind::first_kv_head:
-    case Kind::page_size:
+    case Kind::key_table_size:
     case Kind::size: return "long long";
     }
     return "long long";

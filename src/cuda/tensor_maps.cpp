@@ -66,7 +66,7 @@ bool encode(const DriverApi& api, const TensorArgument& tensor, const Extents& e
 int tensor_map_type(DType dtype) { return dtype == DType::bf16 ? kBfloat16 : kFloat16; }
 
 struct Shapes {
-    static constexpr int kSomeRows = 2, kSomePages = 2; // of paged keys, which have no map
+    static constexpr int kSomeRows = 2, kSomeEntries = 2; // of keys not in order, which have no map
     Extents q, k, v, o;
 
     Shapes(const AttentionArguments& arguments, const TensorForm& form)
@@ -78,7 +78,8 @@ struct Shapes {
             k.rows = std::max(arguments.kv_rows, 1LL);
             q.batch = k.batch = 1;
         }
-        if (form.has_pages) k = {form.head_dim, kSomeRows, arguments.kv_heads, kSomePages};
+        if (!form.keys_are_in_order)
+            k = {form.head_dim, kSomeRows, arguments.kv_heads, kSomeEntries};
         v = {form.head_dim_v, k.rows, k.heads, k.batch};
         o = {form.head_dim_v, q.rows, q.heads, q.batch};
     }

@@ -18,11 +18,10 @@ struct BiasLayout {
     std::uint64_t columns, rows, row_step;
 };
 
-// What a kernel knows of its tensors. Ragged queries and keys are one batch entry with all rows;
-// of paged keys a page is an entry.
+// What a kernel knows of its tensors. Ragged queries and keys are one batch entry with all rows.
 struct TensorForm {
     int head_dim, head_dim_v;
-    bool is_ragged, has_pages;
+    bool is_ragged, keys_are_in_order;
 };
 
 // The tensor of a forward, or of a backward, that TMA, and threads that copy, cannot walk: bases

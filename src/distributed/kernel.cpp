@@ -7,6 +7,7 @@
 #include "ir/print.h"
 #include "runtime/buffers.h"
 #include "support/guarded.h"
+#include "support/key_layout.h"
 #include "support/text.h"
 
 namespace flexc {
@@ -37,7 +38,8 @@ Result<DistributedKernel> compile_distributed(std::string_view text, const Compi
     return guarded([&]() -> Result<DistributedKernel> {
         CompileOptions options = given;
         if (options.device.kind == Device::Kind::automatic) options.device = Device::cpu();
-        if (options.query_layout != options.key_layout || options.key_layout == Layout::paged)
+        if (options.query_layout != options.key_layout ||
+            !support::key_layout(options.key_layout).is_in_order)
             return Error{ErrorCode::unsupported,
                          formatted("attention across ranks is of queries and keys that are both "
                                    "dense or both ragged, not of {} queries and {} keys",

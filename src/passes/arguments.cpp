@@ -78,7 +78,7 @@ std::vector<ArgumentSlot> argument_slots(const Mod& mod) {
     if (mod.deterministic && heads_at_once(mod) != HeadsAtOnce::all)
         slots.push_back({Kind::first_kv_head});
     if (!program.is_dense())
-        for (const Kind kind : {Kind::sequences, Kind::pages, Kind::page_size})
+        for (const Kind kind : {Kind::sequences, Kind::key_numbers, Kind::key_table_size})
             slots.push_back({kind});
     return slots;
 }
@@ -99,8 +99,8 @@ std::string slot_name(const ArgumentSlot& slot, const ir::Program& program) {
     case Kind::out_of_range: return "out_of_range";
     case Kind::first_kv_head: return "first_kv_head";
     case Kind::sequences: return "sequences";
-    case Kind::pages: return "pages";
-    case Kind::page_size: return "page_size";
+    case Kind::key_numbers: return "key_numbers";
+    case Kind::key_table_size: return "key_table_size";
     }
     return "";
 }

@@ -123,8 +123,8 @@ struct ArgumentSlot {
         out_of_range,    // int32*
         first_kv_head,   // over batch and heads of keys: where a launch starts that has not all
         sequences,       // of programs with other layouts than dense: see common/sequences.h
-        pages,           // likewise
-        page_size,
+        key_numbers,     // likewise, of KeyTable
+        key_table_size,
     };
     Kind kind;
     std::uint32_t index = 0;

@@ -59,7 +59,7 @@ struct KernelRequest {
     int head_dim = 64;
     int head_dim_v = 64;
     std::optional<DType> kv_dtype = {}; // of keys and values, where it is another
-    bool has_page_scales = false;       // by which these are multiplied
+    bool has_entry_scales = false;      // for each entry of these
     bool has_score_mod = false;
     bool reports_out_of_range = false;
     // Of an element of the dense bias that is copied to shared memory: ScoreParts::bias_read, and
@@ -104,7 +104,7 @@ struct KernelRequest {
     bool has_block_mask = false;            // a block mask says which tiles are visited
     bool has_window = false;                // a band with both ends does
     bool is_ragged = false;                 // queries and keys lie behind those of other requests
-    bool has_pages = false;                 // ragged queries have keys that lie in pages
+    std::string_view scattered_in = {};     // keys of ragged queries, which are not in order
     bool has_own_instructions = true;       // of one architecture alone: Target
     std::string_view generic_because; // why only kernels for tensors of any layout will do, if so
     int element_instructions = 0;     // plan::element_instructions

@@ -8,6 +8,7 @@
 #include "passes/gradient_sum.h"
 #include "plan/arch/family.h"
 #include "plan/work.h"
+#include "support/key_layout.h"
 #include "support/text.h"
 
 namespace flexc::plan {
@@ -66,8 +67,9 @@ std::string_view why_not_by_element(const passes::Mod& mod) {
 // Why kernels of a family cannot have these layouts; empty where they can.
 std::string_view why_not_layouts(const Program& program, KernelKind kind) {
     const ir::Program& ir = program.mod().program;
-    if (kind == KernelKind::forward && program.request(kind).has_pages) return "";
-    if (ir.key_layout == Layout::paged) return "keys lie in pages";
+    if (kind == KernelKind::forward && !program.request(kind).scattered_in.empty()) return "";
+    if (const support::KeyLayout& keys = support::key_layout(ir.key_layout); !keys.is_in_order)
+        return keys.why_scattered;
     return ir.query_layout == ir.key_layout ? "" : "only queries, or only keys, are ragged";
 }
 
@@ -330,22 +332,22 @@ PassPlan pass_of(const Program& program, const Variant& variant, const KernelCon
     PassPlan pass = main.kind == KernelKind::forward ? family.forward(program, main)
                                                      : family.backward(program, main);
     pass.most_rows = variant.request.most_rows;
+    for (KernelConfig& kernel : pass.kernels)
+        if (kernel.has_block_mask)
+            kernel.mask_tiling = mask_tiling(kernel, !program.mod().program.is_dense());
     return pass;
 }
-for (KernelConfig& kernel : pass.kernels)
-    if (kernel.has_block_mask)
-        kernel.mask_tiling = mask_tiling(kernel, !program.mod().program.is_dense());
+
+MaskTiling mask_tiling(const KernelConfig& kernel, bool of_requests) {
+    // All few queries of a request are one tile, whichever rows a block has.
+    if (kernel.has_few_queries) return {kMostFewRows, kernel.key_tile, false, RowsOf::few};
+    const bool leaves_few = of_requests && kernel.kind == KernelKind::forward;
+    return {kernel.query_tile, kernel.key_tile, kernel.owns_keys,
+            leaves_few ? RowsOf::many : RowsOf::all};
+}
 
 KernelConfig with_schedule(const Variant& variant, const ForwardSchedule& schedule) {
     KernelRequest request = variant.request;
-    MaskTiling mask_tiling(const KernelConfig& kernel, bool of_requests) {
-        // All few queries of a request are one tile, whichever rows a block has.
-        if (kernel.has_few_queries) return {kMostFewRows, kernel.key_tile, false, RowsOf::few};
-        const bool leaves_few = of_requests && kernel.kind == KernelKind::forward;
-        return {kernel.query_tile, kernel.key_tile, kernel.owns_keys,
-                leaves_few ? RowsOf::many : RowsOf::all};
-    }
-
     request.schedule = schedule;
     return candidates(request).front();
 }

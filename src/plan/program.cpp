@@ -8,6 +8,7 @@
 #include "passes/gradient_sum.h"
 #include "passes/shared_value.h"
 #include "plan/work.h"
+#include "support/key_layout.h"
 
 namespace flexc::plan {
 
@@ -105,7 +106,8 @@ Program::Program(passes::Mod mod, CompileOptions options, Target target)
     both.head_dim = options_.head_dim;
     both.head_dim_v = options_.head_dim_v;
     both.kv_dtype = options_.kv_dtype;
-    both.has_page_scales = options_.kv_dtype && options_.key_layout == Layout::paged;
+    const support::KeyLayout& keys = support::key_layout(options_.key_layout);
+    both.has_entry_scales = options_.kv_dtype && !keys.is_in_order;
     both.has_score_mod = mod_.program.graph[mod_.score].op != ir::Op::score;
     both.reports_out_of_range = options_.report_out_of_range;
     both.has_window = !mod_.band.low.empty() && !mod_.band.high.empty();
@@ -114,8 +116,7 @@ Program::Program(passes::Mod mod, CompileOptions options, Target target)
     both.has_block_mask = needs_block_mask_;
     both.is_ragged =
         options_.query_layout == Layout::ragged && options_.key_layout == Layout::ragged;
-    both.has_pages =
-        options_.query_layout == Layout::ragged && options_.key_layout == Layout::paged;
+    if (options_.query_layout == Layout::ragged) both.scattered_in = keys.things;
     both.score_work = score_work(mod_, options_.dtype == DType::bf16 ? passes::Precision::rough
                                                                      : passes::Precision::fast);
 

@@ -13,6 +13,7 @@
 #include "runtime/alignment.h"
 #include "runtime/buffers.h"
 #include "runtime/heads.h"
+#include "support/key_layout.h"
 #include "support/text.h"
 
 namespace flexc::runtime {
@@ -21,6 +22,7 @@ namespace {
 
 using detail::KernelState;
 using detail::PlanState;
+using support::KeyAxis;
 using Kind = passes::ArgumentSlot::Kind;
 
 Error too_large(std::string message) { return {ErrorCode::limit, std::move(message)}; }
@@ -194,25 +196,14 @@ TensorArgument argument(const TensorView& tensor, Layout layout, bool has_column
     result.data = tensor.data;
     const auto& strides = tensor.strides;
     if (!tensor) return result;
-    switch (layout) {
-    case Layout::dense:
-        result.stride_b = strides[0];
-        result.stride_h = strides[1];
-        result.stride_s = strides[2];
-        result.stride_d = has_columns ? strides[3] : 0;
-        break;
-    case Layout::ragged:
-        result.stride_s = strides[0];
-        result.stride_h = strides[1];
-        result.stride_d = has_columns ? strides[2] : 0;
-        break;
-    case Layout::paged:
-        result.stride_b = strides[0]; // from page to page
-        result.stride_s = strides[1];
-        result.stride_h = strides[2];
-        result.stride_d = strides[3];
-        break;
-    }
+    const std::span<const KeyAxis> axes = support::key_layout(layout).axes;
+    for (std::size_t i = 0; i < axes.size(); ++i)
+        switch (axes[i]) {
+        case KeyAxis::entry: result.stride_b = strides[i]; break;
+        case KeyAxis::head: result.stride_h = strides[i]; break;
+        case KeyAxis::row: result.stride_s = strides[i]; break;
+        case KeyAxis::column: result.stride_d = has_columns ? strides[i] : 0; break;
+        }
     return result;
 }
 
@@ -262,9 +253,10 @@ void fill_words(const KernelState& kernel, const PlanState& plan,
             case Kind::first_kv_head: return 0;
             case Kind::sequences:
                 return std::bit_cast<std::uintptr_t>(call.attention.sequences.sequences);
-            case Kind::pages: return std::bit_cast<std::uintptr_t>(call.attention.sequences.pages);
-            case Kind::page_size:
-                return static_cast<std::uint64_t>(call.attention.sequences.page_size);
+            case Kind::key_numbers:
+                return std::bit_cast<std::uintptr_t>(call.attention.sequences.keys.numbers);
+            case Kind::key_table_size:
+                return static_cast<std::uint64_t>(call.attention.sequences.keys.size);
             }
             return 0;
         };
@@ -289,8 +281,7 @@ void start(const PlanState& plan, BoundCall& call) {
     call.sequences = plan.sequences->get();
     call.sequence_arguments = call.sequences->view();
     if (plan.sequences->memory != nullptr)
-        call.attention.sequences =
-            plan.sequences->device_view(plan.sizes, call.sequences->page_size);
+        call.attention.sequences = plan.sequences->device_view(plan.sizes, *call.sequences);
 }
 
 Result<void> check_all(std::span<const TensorRule> rules, DType kernel_dtype) {
@@ -329,21 +320,17 @@ class Rules {
     }
     TensorRule of_keys(const char* name, const TensorView& tensor, std::int64_t columns) const {
         TensorRule rule{.name = name, .tensor = &tensor, .required = true, .dtype = kv_dtype_};
-        switch (keys_) {
-        case Layout::dense:
-            rule.shape = {sizes_.batch, sizes_.kv_heads, sizes_.kv_len, columns};
-            rule.rank = 4;
-            break;
-        case Layout::ragged:
-            rule.shape = {sequences_->kv_rows, sizes_.kv_heads, columns};
-            rule.rank = 3;
-            rule.may_be_longer = true;
-            break;
-        case Layout::paged:
-            rule.shape = {sequences_->pages, sequences_->page_size, sizes_.kv_heads, columns};
-            rule.rank = 4;
-            break;
-        }
+        const KeyExtents extents = extents_of_keys();
+        const std::span<const KeyAxis> axes = support::key_layout(keys_).axes;
+        for (std::size_t i = 0; i < axes.size(); ++i)
+            switch (axes[i]) {
+            case KeyAxis::entry: rule.shape[i] = extents.entries; break;
+            case KeyAxis::head: rule.shape[i] = sizes_.kv_heads; break;
+            case KeyAxis::row: rule.shape[i] = extents.rows; break;
+            case KeyAxis::column: rule.shape[i] = columns; break;
+            }
+        rule.rank = static_cast<int>(axes.size());
+        rule.may_be_longer = keys_ == Layout::ragged;
         return rule;
     }
 
@@ -359,7 +346,7 @@ class Rules {
             return invalid(
                 formatted("{}: expected type f32, got {}", name, flexc::name(scale.dtype)));
         if (auto checked = check_view(scale, name); !checked) return checked;
-        const std::int64_t first = keys_ == Layout::paged ? sequences_->pages : sizes_.batch;
+        const std::int64_t first = extents_of_keys().entries;
         const auto got = shape_of(scale);
         const auto fits = [](std::int64_t extent, std::int64_t whole) {
             return extent == 1 || extent == whole;
@@ -378,6 +365,12 @@ class Rules {
     }
 
   private:
+    // Of ragged keys, which have one entry, those of scales.
+    KeyExtents extents_of_keys() const {
+        if (!support::key_layout(keys_).is_in_order) return sequences_->key_extents;
+        return {sizes_.batch, keys_ == Layout::ragged ? sequences_->kv_rows : sizes_.kv_len};
+    }
+
     const Sizes& sizes_;
     Layout queries_, keys_;
     const Sequences* sequences_;

@@ -51,8 +51,8 @@ MaskValues values_of(const ir::Program& program, std::span<const passes::Argumen
         case Kind::out_of_range:
         case Kind::first_kv_head:
         case Kind::sequences: // block masks are of dense tensors
-        case Kind::pages:
-        case Kind::page_size: break;
+        case Kind::key_numbers:
+        case Kind::key_table_size: break;
         }
     }
     sizes[ir::kH] = attention.heads;

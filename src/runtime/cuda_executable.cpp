@@ -326,7 +326,8 @@ class CudaExecutable final : public Executable {
     }
 
     cuda::TensorForm tensor_form() const {
-        return {options_.head_dim, options_.head_dim_v, options_.is_ragged, options_.has_pages};
+        return {options_.head_dim, options_.head_dim_v, options_.is_ragged,
+                options_.keys_are_in_order};
     }
     static plan::Launch::Maps maps_of(const plan::PassPlan& pass) {
         for (const plan::Step& step : pass.steps)

@@ -43,8 +43,8 @@ struct CudaOptions {
     int device = 0;
     DType dtype = DType::bf16;
     int head_dim = 64, head_dim_v = 64;
-    bool is_ragged = false; // queries are, and keys, or these lie in pages
-    bool has_pages = false;
+    bool is_ragged = false; // queries are, and keys, or these are not in order
+    bool keys_are_in_order = true;
     bool report_out_of_range = false;
 };
 

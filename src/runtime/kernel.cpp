@@ -7,6 +7,7 @@
 #include "runtime/buffers.h"
 #include "runtime/state.h"
 #include "support/guarded.h"
+#include "support/key_layout.h"
 #include "support/text.h"
 
 namespace flexc {
@@ -68,23 +69,25 @@ Result<void> plan_sequences(const detail::KernelState& kernel, const detail::Pla
                             Stream stream) {
     if (plan.sequences == nullptr || !kernel.executable->reads_sequences_of_plan()) return {};
     const auto sequences = plan.sequences->get();
-    const std::size_t bytes = runtime::SequenceState::bytes_for(plan.sizes, sequences->page_size);
+    const std::size_t bytes = runtime::SequenceState::bytes_for(plan.sizes, *sequences);
     auto memory = kernel.executable->allocate_for_plan(std::max<std::size_t>(bytes, 1));
     if (!memory) return memory.error();
     plan.sequences->memory = std::move(*memory);
     return store_sequences(kernel, plan, *sequences, stream);
 }
 
-// Whether what launches were told when the plan was made holds of these too: their pages, and the
-// rows that the workspace has room for, of a backward or of block masks.
+// Whether what launches were told when the plan was made holds of these too: rows of entries, and
+// the rows that the workspace has room for, of a backward or of block masks.
 Result<void> check_room(const detail::KernelState& kernel, const detail::PlanState& plan,
                         const runtime::Sequences& sequences) {
     if (!kernel.executable->reads_sequences_of_plan()) return {};
-    const std::int64_t page_size = plan.sequences->get()->page_size;
-    if (sequences.page_size != page_size)
-        return Error{
-            ErrorCode::invalid_option,
-            formatted("page_size is {}; the plan was made for {}", sequences.page_size, page_size)};
+    const std::int64_t rows = sequences.key_extents.rows;
+    const std::int64_t planned = plan.sequences->get()->key_extents.rows;
+    if (rows != planned)
+        return Error{ErrorCode::invalid_option,
+                     formatted("{} is {}; the plan was made for {}",
+                               support::key_layout(kernel.options.key_layout).row_count, rows,
+                               planned)};
     const bool has_backward = kernel.options.backward;
     if (!has_backward && !kernel.executable->has_block_masks()) return {};
     const std::int64_t q_rows = has_backward ? plan.q_rows : plan.mask_q_rows;
@@ -210,9 +213,10 @@ Result<void> Kernel::backward(const Plan& plan, const BackwardTensors& tensors,
                               Stream stream) const {
     return guarded([&]() -> Result<void> {
         if (auto checked = check_plan(state_.get(), plan.state_.get()); !checked) return checked;
-        if (state_->options.key_layout == Layout::paged)
+        if (const support::KeyLayout& keys = support::key_layout(state_->options.key_layout);
+            !keys.is_in_order)
             return Error{ErrorCode::unsupported,
-                         "paged keys are forward only: a cache has no gradient"};
+                         formatted("{} keys are forward only: a cache has no gradient", keys.name)};
         if (state_->options.kv_dtype)
             return Error{ErrorCode::unsupported,
                          formatted("keys and values in {} are forward only: compile for those of "

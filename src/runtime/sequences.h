@@ -1,5 +1,6 @@
-// Lengths and pages of requests: from what a caller passes to what kernels read. Every check of
-// them is here; messages name the array, the request and what was expected.
+// Lengths of requests: from what a caller passes to what kernels read. Every check of them is here,
+// or, where it is of the way that keys lie, in keys/; messages name the array, the request and what
+// was expected.
 #pragma once
 
 #include <array>
@@ -13,10 +14,10 @@
 #include "common/sequences.h"
 #include "flexc/kernel.h"
 #include "flexc/result.h"
+#include "runtime/keys/reader.h"
+#include "runtime/length_checks.h"
 
 namespace flexc::runtime {
-
-inline constexpr std::size_t kLengthArrays = 9; // those of Lengths
 
 // Immutable: calls that run keep those that they began with.
 class Sequences {
@@ -27,12 +28,12 @@ class Sequences {
     // Of arrays that come later, see Lengths::on_device: no request has anything until then.
     static Result<std::shared_ptr<Sequences>> later(Layout queries, Layout keys, const Sizes& sizes,
                                                     const Lengths& lengths);
-    // What the host knows of lengths that only the device knows: the cache, and where queries
-    // start, which are those of `like`.
+    // What the host knows of lengths that only the device knows: what is beside arrays, which is
+    // that of `like`.
     static std::shared_ptr<Sequences> on_device(Layout queries, Layout keys, const Sizes& sizes,
                                                 const Sequences& like);
 
-    // These lengths, with pages and starts as here. Nothing of the tensors is read.
+    // These lengths, with what is beside arrays as here. Nothing of the tensors is read.
     Result<Lengths> given_by(const LengthTensors& tensors) const;
     // What a device reads of lengths in its memory, all but the rows of packed tensors.
     static Result<LengthArrays> arrays(Layout queries, Layout keys, const Sizes& sizes,
@@ -47,21 +48,30 @@ class Sequences {
     // Divides the keys of requests with few queries for a GPU: of all together, or of each by
     // itself.
     void divide_keys(const Sizes& sizes, bool batch_invariant);
+    // With `numbers` in the memory of those that read it.
+    KeyTable key_table(const int* numbers) const;
     // What kernels on a device read, one behind the other: all sequences, one more that ends the
-    // list of parts, pages.
+    // list of parts, numbers of the key table.
     std::array<std::span<const std::byte>, 3> pieces() const;
 
     std::vector<Sequence> sequences;
     std::vector<SequenceWork> work;
     std::int64_t q_rows = 0, kv_rows = 0; // that packed tensors have to have
-    std::int64_t page_size = 0, pages = 0;
-    QueryStart start = QueryStart::zero; // never automatic
-    bool is_on_device = false;           // only the device knows the lengths
+    KeyExtents key_extents;               // of keys that are not in order
+    // At most, of a request in the key table.
+    std::int64_t most_numbers(const Sizes& sizes) const {
+        return reader_->most_numbers(sizes, key_extents);
+    }
+    bool is_on_device = false; // only the device knows the lengths
 
   private:
-    std::vector<int> page_ids_;
+    Result<void> set_extents(Layout keys, const Sizes& sizes, const Lengths& lengths);
+
+    const KeyReader* reader_ = &kKeysInOrder;
+    Lengths beside_; // what lengths have beside arrays; query_start is never automatic
+    std::vector<int> numbers_;
     Sequence end_{}; // first_part: how many parts there are
-    std::array<std::vector<std::int32_t>, kLengthArrays> given_; // as they were
+    std::array<std::vector<std::int32_t>, kLengthArrays.size()> given_; // as they were
 };
 
 // What a plan's copies share.
@@ -70,10 +80,10 @@ class SequenceState {
     // On a device, at one address for the plan's life, so that launches in graphs read what the
     // last update wrote. Null where launches read host memory.
     std::shared_ptr<void> memory;
-    SequenceArguments device_view(const Sizes& sizes, std::int64_t page_size) const;
+    SequenceArguments device_view(const Sizes& sizes, const Sequences& sequences) const;
     SequenceRecords records(const Sizes& sizes) const; // in `memory`
     // Of `memory`, for as many requests and keys as the plan allows.
-    static std::size_t bytes_for(const Sizes& sizes, std::int64_t page_size);
+    static std::size_t bytes_for(const Sizes& sizes, const Sequences& sequences);
 
     std::shared_ptr<const Sequences> get() const {
         const std::lock_guard lock(mutex_);

@@ -36,9 +36,6 @@ const DTypeRow& row(DType dtype) { return kDTypes[static_cast<std::size_t>(dtype
 } // namespace
 
 std::string_view name(DType dtype) { return row(dtype).name; }
-std::string_view name(Layout layout) {
-    return layout == Layout::dense ? "dense" : layout == Layout::ragged ? "ragged" : "paged";
-}
 std::size_t size_of(DType dtype) { return row(dtype).bytes; }
 bool is_float(DType dtype) { return row(dtype).is_float; }
 

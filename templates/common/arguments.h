@@ -29,8 +29,8 @@ enum OutputFlag : unsigned {
     kOutputAccumulate = 2, // add to what is there (f32 only)
 };
 
-// What elements of keys or values in a narrow type are multiplied by. stride_b: from page to page
-// of paged keys, else between batch entries. data == nullptr: 1.
+// What elements of keys or values in a narrow type are multiplied by. stride_b: between
+// entries, as of k and v. data == nullptr: 1.
 struct ScaleArgument {
     const float* data;
     long long stride_b, stride_h;

@@ -6,3 +6,10 @@
 #else
 #define FLEXC_SHARED inline
 #endif
+
+// What nobody writes while the kernel runs.
+#ifdef __CUDACC__
+__device__ inline int load_constant(const int* from) { return __ldg(from); }
+#else
+inline int load_constant(const int* from) { return *from; }
+#endif

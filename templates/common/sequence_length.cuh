@@ -40,7 +40,7 @@ class DenseLength {
     int b_;
 };
 
-// The same of one request of ragged or paged tensors.
+// The same of one request of other tensors.
 class RequestLength {
   public:
     __device__ RequestLength(const AttentionArguments& attention, int request)
@@ -75,6 +75,12 @@ __device__ inline bool has_few_rows(const RequestLength& length, int group) {
 }
 
 using SequenceLength = Select<mod::Layouts::kAreDense, DenseLength, RequestLength>;
+
+// Where its keys lie.
+__device__ inline mod::Layouts::Keys keys_of(const AttentionArguments& attention,
+                                             const RequestLength& length) {
+    return {attention.sequences.keys, length.sequence(), length.b()};
+}
 
 // The last of so many requests whose first_place(request), which never falls, is not beyond
 // `place`; 0 where there is none.

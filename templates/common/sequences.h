@@ -1,13 +1,14 @@
-// Where the requests of ragged and paged tensors lie. THE place that says which row of memory a
-// query or a key of a request has, for device and host.
+// Where the requests of tensors lie that are not dense. THE place that says which row of memory a
+// query of a request has, for device and host; keys/ says it of keys.
 #pragma once
 
 #include "common/host_device.h"
+#include "keys/key_table.h"
 
 // Of one request. Rows of dense tensors count within it, those of others in the packed tensor.
 struct Sequence {
-    long long q_row, kv_row; // the first; kv_row is not of paged keys
-    long long first_page;    // in SequenceArguments::pages
+    long long q_row, kv_row; // the first; kv_row is of keys in order
+    long long first_number;  // in KeyTable::numbers
     int q_len, kv_len;       // used
     int q_rows, kv_rows;     // there are: those behind the used ones are none of the request's
     int q_start;             // q_idx of the first query
@@ -137,35 +138,14 @@ struct SequenceWork {
 struct SequenceArguments {
     const Sequence* sequences; // [count]
     int count;
-    const int* pages; // of all requests, those of one in order
-    int page_size;    // 0: keys are not paged
+    KeyTable keys;
     const SequenceWork* work;
     long long work_count;
 
     FLEXC_SHARED const Sequence& of(int request) const { return sequences[request]; }
 };
 
-// Keys that lie side by side: `count` rows from `row` on of page `page` (0 where there are none).
-struct KeyRun {
-    long long page, row;
-    int count;
-};
-// The longest run from key `key` on, up to `most` keys.
-FLEXC_SHARED KeyRun key_run(const int* pages, int page_size, const Sequence& sequence, int key,
-                            int most) {
-    if (page_size == 0) return {0, sequence.kv_row + key, most};
-    const int slot = key % page_size, left = page_size - slot;
-    return {pages[sequence.first_page + key / page_size], slot, left < most ? left : most};
-}
-
 // q_row of the language.
 FLEXC_SHARED long long query_row(const Sequence& sequence, int q_idx) {
     return sequence.q_row + q_idx - sequence.q_start;
-}
-
-// kv_row of the language.
-FLEXC_SHARED long long key_row(const int* pages, long long page_size, const Sequence& sequence,
-                               int kv_idx) {
-    const KeyRun run = key_run(pages, static_cast<int>(page_size), sequence, kv_idx, 1);
-    return run.page * page_size + run.row;
 }

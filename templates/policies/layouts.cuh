@@ -1,12 +1,15 @@
-// How queries and keys lie in memory: templates/common/sequences.h has the rows of requests.
+// How queries and keys lie in memory: common/sequences.h has the rows of requests.
 #pragma once
+
+#include "keys/in_order.h"
 
 namespace defaults {
 
 struct Layouts {
     static constexpr bool kAreDense = true; // both, [B, H, S, D] with any strides
     static constexpr bool kQueriesAreRagged = false;
-    static constexpr bool kKeysAreRagged = false, kKeysArePaged = false;
+    static constexpr bool kKeysAreRagged = false;
+    using Keys = KeysInOrder; // where they lie: another class of keys/
 };
 
 } // namespace defaults

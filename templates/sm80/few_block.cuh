@@ -15,8 +15,8 @@ constexpr int kMostRows = kMostTiles * mod::kQueryTile;
 
 __device__ inline int warp_index() { return static_cast<int>(threadIdx.y); }
 
-// Which rows a block has: those that meet the same keys are neighbours, then heads, as they are in
-// pages.
+// Which rows a block has: those that meet the same keys are neighbours, then heads, as they often
+// are in caches.
 struct BlockPlace {
     int group, part, h_kv, first_row;
 

@@ -14,7 +14,7 @@ using mod::KeyElement; // of eight bits, or the same
 constexpr bool kKeysAreNarrow = sizeof(KeyElement) == 1;
 // What both products take: f16 beside narrow keys and values, to which the way is shortest.
 using Operand = Select<kKeysAreNarrow, flexc_f16, Element>;
-constexpr bool kPagesHaveScales = kKeysAreNarrow && mod::Layouts::kKeysArePaged;
+constexpr bool kEntriesHaveScales = kKeysAreNarrow && !mod::Layouts::Keys::kAreInOrder;
 
 constexpr int kThreads = 32 * mod::kWarps;
 constexpr int kRowFragments = mod::kQueryTile / mod::kWarps / 16; // of 16 rows, in one warp
@@ -32,7 +32,7 @@ constexpr TileSizes kSizes{mod::kQueryTile,
                            mod::kHeadDimV,
                            static_cast<int>(sizeof(Element)),
                            static_cast<int>(sizeof(KeyElement)),
-                           kPagesHaveScales};
+                           kEntriesHaveScales};
 constexpr ForwardLayout kLayout = forward_layout(kSizes);
 // One tile is read while the next arrives, unless no sequence has more than one.
 constexpr bool kHasOneKeyTile = mod::kStages == 1;

@@ -3,8 +3,8 @@
 
 #include "common/select.h"
 #include "common/tile_walk.cuh"
-#include "sm80/paged_scales.cuh"
-#include "sm80/paged_tile.cuh"
+#include "sm80/entry_scales.cuh"
+#include "sm80/scattered_tile.cuh"
 #include "sm80/tile.cuh"
 
 namespace sm80 {
@@ -17,8 +17,8 @@ template <int kThreads, typename T> struct StridedKeys : TileSource<kThreads, T>
     }
 };
 template <int kThreads, typename T>
-using KeySource =
-    Select<mod::Layouts::kKeysArePaged, PagedTileSource<kThreads, T>, StridedKeys<kThreads, T>>;
+using KeySource = Select<mod::Layouts::Keys::kAreInOrder, StridedKeys<kThreads, T>,
+                         ScatteredTileSource<kThreads, T>>;
 
 template <int kThreads, typename KeyTile, typename ValueTile> class KeyValueLoader {
   public:

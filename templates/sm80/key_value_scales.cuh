@@ -1,4 +1,4 @@
-// What keys and values of eight bits are multiplied by: numbers of a head, or of each page, which
+// What keys and values of eight bits are multiplied by: numbers of a head, or of each entry, which
 // come to shared memory with keys and values. Scores and weights are multiplied in their place,
 // scores also by what makes queries f16.
 #pragma once
@@ -23,14 +23,14 @@ class NarrowScales {
   public:
     __device__ NarrowScales(const AttentionArguments& attention, const SequenceLength& length,
                             int h_kv)
-        : pages_have_key_scales_(kPagesHaveScales && attention.k_scale.stride_b != 0),
-          pages_have_value_scales_(kPagesHaveScales && attention.v_scale.stride_b != 0) {
-        const int b = mod::Layouts::kKeysArePaged ? 0 : length.b();
-        const float key = pages_have_key_scales_ ? 1 : attention.k_scale.of(b, h_kv);
+        : entries_have_key_scales_(kEntriesHaveScales && attention.k_scale.stride_b != 0),
+          entries_have_value_scales_(kEntriesHaveScales && attention.v_scale.stride_b != 0) {
+        const int b = mod::Layouts::Keys::kAreInOrder ? length.b() : 0;
+        const float key = entries_have_key_scales_ ? 1 : attention.k_scale.of(b, h_kv);
 #pragma unroll
         for (float& factor : of_row_)
             factor = key;
-        value_ = pages_have_value_scales_ ? 0 : attention.v_scale.of(b, h_kv);
+        value_ = entries_have_value_scales_ ? 0 : attention.v_scale.of(b, h_kv);
     }
 
     // Before the first scores: queries that are here become operands. stores: of warps with the
@@ -41,7 +41,7 @@ class NarrowScales {
 
     // Products become those of keys. step: whose tile.
     __device__ void apply_to_scores(Scores& scores, const Shared& shared, int step) const {
-        if (pages_have_key_scales_) {
+        if (entries_have_key_scales_) {
             multiply_columns(scores, shared.key_scales(step), of_row_);
             return;
         }
@@ -56,7 +56,7 @@ class NarrowScales {
     // output follows one that is larger.
     __device__ void apply_to_weights(Scores& weights, Output& output, const Shared& shared,
                                      int step) {
-        if (!pages_have_value_scales_) return;
+        if (!entries_have_value_scales_) return;
         constexpr float kLeast = 0x1p-126f; // whose reciprocal is finite
         const float before = value_;
         value_ = quad_max(largest_of_columns(shared.value_scales(step), before));
@@ -107,9 +107,9 @@ class NarrowScales {
         return largest;
     }
 
-    const bool pages_have_key_scales_, pages_have_value_scales_; // uniform
-    float of_row_[kRows];                                        // of the row's products
-    float value_; // of pages: the largest magnitude so far
+    const bool entries_have_key_scales_, entries_have_value_scales_; // uniform
+    float of_row_[kRows];                                            // of the row's products
+    float value_; // of entries: the largest magnitude so far
 };
 
 using KeyValueScales = Select<kKeysAreNarrow, NarrowScales, NoScales>;

@@ -49,7 +49,7 @@ __device__ inline Plane<E> query_plane(const TensorArgument& tensor, const Seque
                                        int h) {
     return {tensor, length.b(), h, length.first_query_row()};
 }
-// Not of paged keys, whose rows are not evenly spaced: see paged_tile.cuh.
+// Of keys in order; of others see scattered_tile.cuh.
 template <typename E>
 __device__ inline Plane<E> key_plane(const TensorArgument& tensor, const SequenceLength& length,
                                      int h_kv) {

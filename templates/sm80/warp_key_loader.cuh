@@ -1,29 +1,25 @@
-// Tiles of keys and values that one warp loads for itself: KeyValueLoader, or where keys lie in
-// pages a loader whose lanes look up a row each, for all, and ahead of the copies.
+// Tiles of keys and values that one warp loads for itself: KeyValueLoader, or where keys are not in
+// order a loader whose lanes look up a row each, for all, and ahead of the copies.
 #pragma once
 
 #include "sm80/key_value_loader.cuh"
 
 namespace sm80 {
 
-template <typename KeyTile, typename ValueTile> class PagedLoaderOfWarp {
+template <typename KeyTile, typename ValueTile> class ScatteredLoaderOfWarp {
     static constexpr int kTileRows = KeyTile::kRows;
     static_assert(kTileRows <= 32);
 
   public:
-    __device__ PagedLoaderOfWarp(const AttentionArguments& attention, const SequenceLength& length,
-                                 int h_kv, int)
+    __device__ ScatteredLoaderOfWarp(const AttentionArguments& attention,
+                                     const SequenceLength& length, int h_kv, int)
         : keys_(attention.k, h_kv), values_(attention.v, h_kv), scales_(attention, length, h_kv),
-          pages_(attention.sequences.pages + length.sequence().first_page),
-          page_size_(attention.sequences.page_size), key_count_(length.keys()) {}
+          request_(keys_of(attention, length)), key_count_(length.keys()) {}
 
-    // Asks for the pages of the tile that is started next; nothing waits for them here.
+    // Asks for the places of the tile that is started next; nothing waits for them here.
     template <typename Walk> __device__ void look_up(const Walk& at) {
         if (at.is_done()) return;
-        // There may be no page behind the last key.
-        const int key = min(at.tile() * kTileRows + lane(), key_count_ - 1);
-        const int page = flexc_quotient(key, page_size_);
-        own_ = {__ldg(pages_ + page), key - page * page_size_};
+        own_ = request_.place(min(at.tile() * kTileRows + lane(), key_count_ - 1));
     }
 
     template <typename Shared, typename Walk>
@@ -39,10 +35,7 @@ template <typename KeyTile, typename ValueTile> class PagedLoaderOfWarp {
                 values_.copy(shared.values(at.step()), Places<Rows<ValueTile>::kLanes>(own_),
                              rows_left);
         } else {
-            const auto place_of = [&](int row) -> Place {
-                const int page = flexc_quotient(first_key + row, page_size_);
-                return {__ldg(pages_ + page), first_key + row - page * page_size_};
-            };
+            const auto place_of = [&](int row) { return request_.place(first_key + row); };
             keys_.load(shared.keys(at.step()), place_of, rows_left);
             values_.load(shared.values(at.step()), place_of, rows_left);
         }
@@ -52,22 +45,18 @@ template <typename KeyTile, typename ValueTile> class PagedLoaderOfWarp {
   private:
     static __device__ int lane() { return static_cast<int>(threadIdx.x & 31); }
 
-    // Where a row is.
-    struct Place {
-        int page, slot;
-    };
     // Of the rows that a lane copies a piece of, each by so many lanes side by side.
     template <int kLanes> struct Places {
         static constexpr int kRowStep = 32 / kLanes;
         static constexpr int kSteps = (kTileRows + kRowStep - 1) / kRowStep;
-        Place at[kSteps];
+        KeyPlace at[kSteps];
 
         // own: of the lane-th row.
-        __device__ explicit Places(Place own) {
+        __device__ explicit Places(KeyPlace own) {
 #pragma unroll
             for (int step = 0; step < kSteps; ++step)
-                at[step] = {__shfl_sync(0xffffffffu, own.page, row(step)),
-                            __shfl_sync(0xffffffffu, own.slot, row(step))};
+                at[step] = {__shfl_sync(0xffffffffu, own.entry, row(step)),
+                            __shfl_sync(0xffffffffu, own.row, row(step))};
         }
         static __device__ int row(int step) { return step * kRowStep + lane() / kLanes; }
     };
@@ -92,23 +81,23 @@ template <typename KeyTile, typename ValueTile> class PagedLoaderOfWarp {
             : is_copied(kBytes != 0 && Plane<E>(tensor, 0, h_kv).aligned_to(kBytes) &&
                         is_near(tensor.stride_s) && is_near(tensor.stride_b) &&
                         bytes_of(tensor.stride_b) % (kBytes == 0 ? 1 : kBytes) == 0),
-              slots_(tensor, 0, h_kv), stride_page_(tensor.stride_b) {}
+              rows_(tensor, 0, h_kv), stride_entry_(tensor.stride_b) {}
 
         __device__ void copy(T tile, const Places<kLanes>& places, int rows_left) const {
             constexpr int kPiece = kBytes == 0 ? 16 : kBytes;
             using Bytes = unsigned long long;
             const int byte = lane() % kLanes * kPiece;
-            const Bytes first = reinterpret_cast<Bytes>(slots_.data) + byte;
-            const auto of_page = static_cast<unsigned>(bytes_of(stride_page_)),
-                       of_slot = static_cast<unsigned>(bytes_of(slots_.stride_s));
+            const Bytes first = reinterpret_cast<Bytes>(rows_.data) + byte;
+            const auto of_entry = static_cast<unsigned>(bytes_of(stride_entry_)),
+                       of_row = static_cast<unsigned>(bytes_of(rows_.stride_s));
             const unsigned to = tile.at(lane() / kLanes, 0) + byte;
 #pragma unroll
             for (int step = 0; step < Places<kLanes>::kSteps; ++step) {
                 const int row = places.row(step);
                 if (T::kRows % places.kRowStep != 0 && row >= T::kRows) break;
-                const auto [page, slot] = places.at[step];
+                const KeyPlace at = places.at[step];
                 const Bytes from =
-                    multiply_add_wide(slot, of_slot, multiply_add_wide(page, of_page, first));
+                    multiply_add_wide(at.row, of_row, multiply_add_wide(at.entry, of_entry, first));
 #pragma unroll
                 for (int piece = 0; piece < kPieces; piece += kLanes)
                     copy_async<kPiece>(to + step * places.kRowStep * T::kPitch + piece * kPiece,
@@ -118,9 +107,9 @@ template <typename KeyTile, typename ValueTile> class PagedLoaderOfWarp {
         }
         template <typename PlaceOf>
         __device__ void load(T tile, PlaceOf place_of, int rows_left) const {
-            load_elements<32>(tile, rows_left, slots_.stride_d, [&](int row) {
-                const auto [page, slot] = place_of(row);
-                return slots_.data + page * stride_page_ + slot * slots_.stride_s;
+            load_elements<32>(tile, rows_left, rows_.stride_d, [&](int row) {
+                const KeyPlace at = place_of(row);
+                return rows_.data + at.entry * stride_entry_ + at.row * rows_.stride_s;
             });
         }
 
@@ -133,20 +122,20 @@ template <typename KeyTile, typename ValueTile> class PagedLoaderOfWarp {
             return bytes_of(stride) >= 0 && bytes_of(stride) >> 32 == 0;
         }
 
-        const Plane<E> slots_; // of page 0
-        const long long stride_page_;
+        const Plane<E> rows_; // of entry 0
+        const long long stride_entry_;
     };
 
     const Rows<KeyTile> keys_;
     const Rows<ValueTile> values_;
     const ScaleSource<32> scales_;
-    const int* const pages_; // of the request
-    const int page_size_, key_count_;
-    Place own_ = {0, 0}; // of the lane's row of the tile that is started next
+    const mod::Layouts::Keys request_;
+    const int key_count_;
+    KeyPlace own_ = {0, 0}; // of the lane's row of the tile that is started next
 };
 
 template <typename KeyTile, typename ValueTile>
-using LoaderOfWarp = Select<mod::Layouts::kKeysArePaged, PagedLoaderOfWarp<KeyTile, ValueTile>,
-                            KeyValueLoader<32, KeyTile, ValueTile>>;
+using LoaderOfWarp = Select<mod::Layouts::Keys::kAreInOrder, KeyValueLoader<32, KeyTile, ValueTile>,
+                            ScatteredLoaderOfWarp<KeyTile, ValueTile>>;
 
 } // namespace sm80

@@ -48,7 +48,7 @@ __device__ inline void attend_by_warpgroup(const sm80::FewBlock& block) {
                                      : loaded_of(walk);
     };
 
-    FewKeyPlace place = places.of(walk);
+    KeyPlace place = places.of(walk);
     load_queries(block, kFewRows, [&](int row, int column) { return queries.at(row, column); });
     keys.start(own(key_tile), place, rows_left(walk));
     commit_copies();
@@ -69,7 +69,7 @@ __device__ inline void attend_by_warpgroup(const sm80::FewBlock& block) {
     while (walk.has(-warp)) {
         Walk next = ahead;
         next.advance();
-        const FewKeyPlace next_place = places.of(next);
+        const KeyPlace next_place = places.of(next);
         wait_for_groups<2>();
         meet_few_copies();
         Scores scores[kFewWarps];

@@ -28,11 +28,6 @@ template <int kPanelBytes> struct FewTile {
 using FewQueries = FewTile<kFewRows * kFewRowBytes>;
 using FewKeyTile = FewTile<kFewLayout.panel_bytes>; // or of values
 
-// Where a lane's row of a tile is, in the tensors of keys and of values.
-struct FewKeyPlace {
-    int page, slot; // page 0, where keys have none
-};
-
 // Keys, or values, of one head.
 template <int kColumns> class FewKeyRows {
     using E = mod::Element;
@@ -41,13 +36,13 @@ template <int kColumns> class FewKeyRows {
 
   public:
     __device__ FewKeyRows(const TensorArgument& tensor, const SequenceLength& length, int h_kv)
-        : rows_(plane(tensor, length, h_kv)), stride_page_(tensor.stride_b),
+        : rows_(plane(tensor, length, h_kv)), stride_entry_(tensor.stride_b),
           is_copied_(rows_.aligned_to(16) && tensor.stride_b * 2 % 16 == 0) {}
 
     // By a warp, whose own rows begin there. Those from rows_left on become zeros.
-    __device__ void start(FewKeyTile to, FewKeyPlace own, int rows_left) const {
+    __device__ void start(FewKeyTile to, KeyPlace own, int rows_left) const {
         const auto address = reinterpret_cast<unsigned long long>(
-            rows_.data + own.page * stride_page_ + own.slot * rows_.stride_s);
+            rows_.data + own.entry * stride_entry_ + own.row * rows_.stride_s);
         const int lane = sm80::lane_index();
         if (is_copied_) {
 #pragma unroll
@@ -73,8 +68,9 @@ template <int kColumns> class FewKeyRows {
   private:
     static __device__ sm80::Plane<E> plane(const TensorArgument& tensor,
                                            const SequenceLength& length, int h_kv) {
-        if constexpr (mod::Layouts::kKeysArePaged) return {tensor, 0, h_kv};
-        return sm80::key_plane<E>(tensor, length, h_kv);
+        if constexpr (mod::Layouts::Keys::kAreInOrder)
+            return sm80::key_plane<E>(tensor, length, h_kv);
+        return {tensor, 0, h_kv};
     }
     // Of the lane that has this row.
     static __device__ const E* at(unsigned long long address, int row) {
@@ -82,7 +78,7 @@ template <int kColumns> class FewKeyRows {
     }
 
     const sm80::Plane<E> rows_;
-    const long long stride_page_;
+    const long long stride_entry_;
     const bool is_copied_; // uniform
 };
 
@@ -90,23 +86,21 @@ template <int kColumns> class FewKeyRows {
 class FewKeyPlaces {
   public:
     __device__ FewKeyPlaces(const AttentionArguments& attention, const SequenceLength& length)
-        : sequences_(attention.sequences), length_(length) {}
+        : attention_(attention), length_(length) {}
 
-    template <typename Walk> __device__ FewKeyPlace of(const Walk& at) const {
+    // Of keys in order, from the request's first on.
+    template <typename Walk> __device__ KeyPlace of(const Walk& at) const {
         if (at.is_done()) return {0, 0};
-        // There may be no page behind the last key.
         const int key =
             min(at.tile() * mod::kKeyTile + sm80::lane_index() % mod::kKeyTile, length_.keys() - 1);
-        if constexpr (mod::Layouts::kKeysArePaged) {
-            const int page = flexc_quotient(key, sequences_.page_size);
-            return {__ldg(sequences_.pages + length_.sequence().first_page + page),
-                    key - page * sequences_.page_size};
-        }
-        return {0, key};
+        if constexpr (mod::Layouts::Keys::kAreInOrder)
+            return {0, key};
+        else
+            return keys_of(attention_, length_).place(key);
     }
 
   private:
-    const SequenceArguments& sequences_;
+    const AttentionArguments& attention_;
     const SequenceLength& length_;
 };
 

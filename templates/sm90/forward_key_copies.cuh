@@ -1,5 +1,5 @@
 // Keys and values that threads beside the producer copy, 16 bytes at a time, instead of TMA: rows
-// that lie in pages, and rows that TMA loads slowly. Stages are as TMA would leave them.
+// that are not in order, and rows that TMA loads slowly. Stages are as TMA would leave them.
 #pragma once
 
 #include "common/select.h"
@@ -98,7 +98,7 @@ class KeyCopies {
         return true;
     }
 
-    // announce(full): when the stage is free. Pages are looked up before.
+    // announce(full): when the stage is free. Rows are looked up before.
     template <int kColumns, typename S, typename Announce>
     __device__ void copy_tile(const TensorArgument& tensor, const SequenceLength& length, int h_kv,
                               int tile, const S& stages, Position<S>& position,

@@ -1,5 +1,5 @@
 // Where rows of keys or values lie in memory, for threads that copy tiles of them: side by side, or
-// each in the page that the request's table says.
+// each where mod::Layouts::Keys says.
 #pragma once
 
 #include "common/select.h"
@@ -53,25 +53,22 @@ class RowsInOrder {
 };
 
 // Each lane looks up some of the warp's rows for all.
-class RowsInPages {
+class ScatteredRows {
     static constexpr int kRows = KeyCopier::kSteps * KeyCopier::kRows; // of a warp
     static constexpr int kLookups = (kRows + 31) / 32;
 
   public:
-    __device__ RowsInPages(const AttentionArguments& attention, const TensorArgument& tensor,
-                           const RequestLength& length, int h_kv, int tile,
-                           const KeyCopier& copier) {
-        const int page_size = attention.sequences.page_size;
-        const int* const pages = attention.sequences.pages + length.sequence().first_page;
+    __device__ ScatteredRows(const AttentionArguments& attention, const TensorArgument& tensor,
+                             const RequestLength& length, int h_kv, int tile,
+                             const KeyCopier& copier) {
+        const mod::Layouts::Keys keys = keys_of(attention, length);
 #pragma unroll
         for (int i = 0; i < kLookups; ++i) {
             const int found = 32 * i + copier.lane;
             const int row = found / KeyCopier::kRows * KeyCopier::kStride +
                             KeyCopier::kRows * copier.warp + found % KeyCopier::kRows;
-            // There may be no page behind the last key.
-            const int key = min(tile * mod::kKeyTile + row, length.keys() - 1);
-            const int page = flexc_quotient(key, page_size);
-            rows_[i] = address_of_row(tensor, __ldg(pages + page), h_kv, key - page * page_size);
+            const KeyPlace at = keys.place(min(tile * mod::kKeyTile + row, length.keys() - 1));
+            rows_[i] = address_of_row(tensor, at.entry, h_kv, at.row);
         }
     }
 
@@ -86,6 +83,6 @@ class RowsInPages {
     RowAddress rows_[kLookups];
 };
 
-using KeyRows = Select<mod::Layouts::kKeysArePaged, RowsInPages, RowsInOrder>;
+using KeyRows = Select<mod::Layouts::Keys::kAreInOrder, RowsInOrder, ScatteredRows>;
 
 } // namespace sm90

@@ -156,8 +156,8 @@ std::uint64_t HostArguments::word(const passes::ArgumentSlot& slot, const ir::Pr
     case Kind::out_of_range: return reinterpret_cast<std::uint64_t>(&flag_);
     case Kind::first_kv_head:
     case Kind::sequences: // programs here are dense
-    case Kind::pages:
-    case Kind::page_size: return 0;
+    case Kind::key_numbers:
+    case Kind::key_table_size: return 0;
     }
     return 0;
 }

@@ -15,6 +15,7 @@
 #include "draws.h"
 #include "front/compile_text.h"
 #include "host_module.h"
+#include "keys/all.h"
 #include "passes/pipeline.h"
 #include "plan/plan.h"
 
@@ -118,7 +119,7 @@ class Checked {
             one.kv_len = 1 + below(500);
             one.kv_rows = one.kv_len + below(3);
             one.kv_row = rows;
-            one.first_page = static_cast<long long>(pages.size());
+            one.first_number = static_cast<long long>(pages.size());
             rows += one.kv_rows;
             longest = std::max(longest, one.kv_len);
             pages.resize(pages.size() +
@@ -144,8 +145,7 @@ class Checked {
         attention.kv_len = longest;
         attention.sequences.sequences = sequences.data();
         attention.sequences.count = batch;
-        attention.sequences.pages = pages.data();
-        attention.sequences.page_size = is_paged ? page_size : 0;
+        attention.sequences.keys = {pages.data(), page_size, 0};
 
         const int request = below(batch), head = below(heads);
         const Sequence& one = sequences[static_cast<std::size_t>(request)];
@@ -154,9 +154,11 @@ class Checked {
         const auto element = [&](const Rows& of, int row, int column) -> Element {
             const int key = tile * config_.key_tile + row;
             if (key >= keys) return 0;
-            const KeyRun run = key_run(pages.data(), attention.sequences.page_size, one, key, 1);
             if (kind_.layout == Layout::dense) return of.at(request, head, key, column);
-            return of.at(run.page, head, run.row, column);
+            const KeyTable& table = attention.sequences.keys;
+            const KeyRun run = is_paged ? KeysInPages(table, one, request).run(key, 1)
+                                        : KeysInOrder(table, one, request).run(key, 1);
+            return of.at(is_paged ? run.entry : 0, head, run.row, column);
         };
         for (const bool are_values : {false, true}) {
             const Rows& of = are_values ? v : k;
@@ -178,7 +180,7 @@ class Checked {
         plan::KernelRequest request{
             .arch = 90, .head_dim = kind.head_dim, .head_dim_v = kind.head_dim_v};
         request.is_ragged = kind.layout == Layout::ragged;
-        request.has_pages = kind.layout == Layout::paged;
+        if (kind.layout == Layout::paged) request.scattered_in = "pages";
         const plan::KernelConfig config = plan::candidates(request).front();
         REQUIRE(config.specialized.has_value());
         REQUIRE(config.specialized->sizes.copies_keys);

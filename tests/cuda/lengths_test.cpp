@@ -173,7 +173,7 @@ struct Read {
     std::vector<Sequence> sequences;
     std::vector<int> pages;
     int is_wrong = 0;
-    int most_pages = 0;
+    int most_numbers = 0;
 };
 
 Read read(Function* run, const Drawn& drawn) {
@@ -185,10 +185,10 @@ Read read(Function* run, const Drawn& drawn) {
     arrays->batch_invariant = drawn.batch_invariant;
     Read result;
     const auto batch = static_cast<std::size_t>(drawn.sizes.batch);
-    result.most_pages = arrays->most_pages;
+    result.most_numbers = arrays->most_numbers;
     // What is left of lengths before is no zeros.
     result.sequences.assign(batch + 1, Sequence{-1, -1, -1, -1, -1, -1, -1, -1, -1});
-    result.pages.assign(batch * static_cast<std::size_t>(result.most_pages) + 1, -1);
+    result.pages.assign(batch * static_cast<std::size_t>(result.most_numbers) + 1, -1);
     const SequenceRecords records{result.sequences.data(), result.pages.data(), &result.is_wrong};
     run(&*arrays, &records);
     CHECK(result.pages.back() == -1);
@@ -210,8 +210,8 @@ void check_same(const Read& got, const runtime::Sequences& expected, int page_si
         CHECK(one.q_start == other.q_start);
         CHECK(one.first_part == other.first_part);
         for (int key = 0; page_size > 0 && key < other.kv_len; key += page_size)
-            CHECK(got.pages[static_cast<std::size_t>(one.first_page + key / page_size)] ==
-                  view.pages[other.first_page + key / page_size]);
+            CHECK(got.pages[static_cast<std::size_t>(one.first_number + key / page_size)] ==
+                  view.keys.numbers[other.first_number + key / page_size]);
     }
 }
 
@@ -233,8 +233,8 @@ void check_inside(const Read& got, const Drawn& drawn) {
         CHECK(one.first_part >= part);
         part = one.first_part;
         for (int i = 0; drawn.page_size > 0 && i * drawn.page_size < one.kv_len; ++i) {
-            REQUIRE(i < got.most_pages);
-            const int page = got.pages[static_cast<std::size_t>(one.first_page + i)];
+            REQUIRE(i < got.most_numbers);
+            const int page = got.pages[static_cast<std::size_t>(one.first_number + i)];
             CHECK((page >= 0 && page < drawn.pages));
         }
     }

@@ -17,6 +17,7 @@
 #include "draws.h"
 #include "front/compile_text.h"
 #include "host_module.h"
+#include "keys/all.h"
 #include "passes/pipeline.h"
 #include "plan/plan.h"
 #include "runtime/block_mask_memory.h"
@@ -160,8 +161,11 @@ struct Requests {
     int group = 1;
 
     long long kv_row(int b, int kv) const {
-        return key_row(pages.data(), attention.sequences.page_size,
-                       sequences[static_cast<std::size_t>(b)], kv);
+        const KeyTable& table = attention.sequences.keys;
+        return with_key_layout(table.layout, [&](auto layout) {
+            using Keys = typename decltype(layout)::Keys;
+            return Keys(table, sequences[static_cast<std::size_t>(b)], b).row(kv);
+        });
     }
 };
 Requests random_requests(std::mt19937& random, const Layouts& layouts) {
@@ -175,13 +179,15 @@ Requests random_requests(std::mt19937& random, const Layouts& layouts) {
     attention.heads = attention.kv_heads * requests.group;
     attention.q_len = kMostRows;
     attention.kv_len = kMostRows;
-    attention.sequences.page_size = layouts.keys == Layout::paged ? kPageSize : 0;
+    attention.sequences.keys.size = kPageSize;
+    attention.sequences.keys.layout =
+        layouts.keys == Layout::paged ? KeysInPages::kLayout : KeysInOrder::kLayout;
     long long q_row = 0, kv_row = 0;
     for (int b = 0; b < attention.batch; ++b) {
         const auto rows_of = [&](Layout layout) {
             return layout == Layout::dense || below(4) > 0 ? 20 + below(kMostRows - 19) : below(9);
         };
-        Sequence one{.first_page = static_cast<long long>(requests.pages.size())};
+        Sequence one{.first_number = static_cast<long long>(requests.pages.size())};
         one.q_len = rows_of(layouts.queries);
         one.kv_len = rows_of(layouts.keys);
         one.q_rows = layouts.queries == Layout::dense ? kMostRows : one.q_len + below(12);
@@ -200,7 +206,7 @@ Requests random_requests(std::mt19937& random, const Layouts& layouts) {
     attention.q_rows = q_row + below(2) * below(30);
     attention.kv_rows = kv_row + below(2) * below(30);
     attention.sequences.sequences = requests.sequences.data();
-    attention.sequences.pages = requests.pages.data();
+    attention.sequences.keys.numbers = requests.pages.data();
     attention.sequences.count = attention.batch;
     return requests;
 }
@@ -221,9 +227,11 @@ std::vector<std::uint64_t> words_of(const passes::Mod& mod, const Requests& requ
         case Kind::sequences:
             words.push_back(reinterpret_cast<std::uint64_t>(sequences.sequences));
             break;
-        case Kind::pages: words.push_back(reinterpret_cast<std::uint64_t>(sequences.pages)); break;
-        case Kind::page_size:
-            words.push_back(static_cast<std::uint64_t>(sequences.page_size));
+        case Kind::key_numbers:
+            words.push_back(reinterpret_cast<std::uint64_t>(sequences.keys.numbers));
+            break;
+        case Kind::key_table_size:
+            words.push_back(static_cast<std::uint64_t>(sequences.keys.size));
             break;
         default: FAIL("a word that this program has no use for");
         }

@@ -16,6 +16,7 @@
 #include "draws.h"
 #include "front/compile_text.h"
 #include "host_module.h"
+#include "keys/in_pages.h"
 #include "passes/pipeline.h"
 #include "plan/plan.h"
 
@@ -75,7 +76,7 @@ test::HostModule compiled(int head_dim, int head_dim_v) {
         passes::lower(std::move(*output.program), {.head_dim = head_dim, .head_dim_v = head_dim_v});
     REQUIRE(mod.has_value());
     plan::KernelRequest request{.arch = 80, .head_dim = head_dim, .head_dim_v = head_dim_v};
-    request.has_pages = true;
+    request.scattered_in = "pages";
     return test::HostModule(std::string(kText),
                             test::emitted(*mod, plan::candidates(request).front(),
                                           {.head_dim = head_dim, .head_dim_v = head_dim_v}));
@@ -124,7 +125,7 @@ TEST_CASE("a warp's lanes look up rows of a tile in pages for all") {
             std::vector<int> pages;
             for (Sequence& one : sequences) {
                 one.kv_len = 1 + below(200);
-                one.first_page = static_cast<long long>(pages.size());
+                one.first_number = static_cast<long long>(pages.size());
                 pages.resize(pages.size() +
                              static_cast<std::size_t>((one.kv_len + page_size - 1) / page_size));
             }
@@ -142,8 +143,7 @@ TEST_CASE("a warp's lanes look up rows of a tile in pages for all") {
             attention.heads = attention.kv_heads = heads;
             attention.sequences = {.sequences = sequences.data(),
                                    .count = attention.batch,
-                                   .pages = pages.data(),
-                                   .page_size = page_size,
+                                   .keys = {pages.data(), page_size, KeysInPages::kLayout},
                                    .work = nullptr,
                                    .work_count = 0};
 
@@ -160,8 +160,9 @@ TEST_CASE("a warp's lanes look up rows of a tile in pages for all") {
                     for (int column = 0; column < columns; ++column) {
                         rows.push_back(0);
                         if (key >= one.kv_len) continue;
-                        const KeyRun run = key_run(pages.data(), page_size, one, key, 1);
-                        rows.back() = of.at(run.page, head, run.row, column);
+                        const KeyRun run =
+                            KeysInPages(attention.sequences.keys, one, request).run(key, 1);
+                        rows.back() = of.at(run.entry, head, run.row, column);
                     }
                 return rows;
             };

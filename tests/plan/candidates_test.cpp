@@ -7,6 +7,7 @@
 #include <span>
 #include <tuple>
 
+#include "common/sequences.h"
 #include "plan/arch/sm80/sm80.h"
 #include "plan/plan.h"
 
@@ -85,13 +86,13 @@ TEST_CASE("the forward kernel's tiles fit for every head dim, type and architect
 
 TEST_CASE("keys of eight bits have room as bytes, and scales of pages beside them") {
     for (const int head_dim : {33, 64, 128, 256})
-        for (const bool has_page_scales : {false, true}) {
+        for (const bool has_entry_scales : {false, true}) {
             CAPTURE(head_dim);
             KernelRequest request = generic_forward(90, DType::bf16, head_dim, head_dim, true);
             request.kv_dtype = DType::e4m3;
-            request.has_page_scales = has_page_scales;
+            request.has_entry_scales = has_entry_scales;
             const KernelConfig config = first(request);
-            const int of_key = 2 * tile_row_bytes(head_dim, DType::e4m3) + 8 * has_page_scales;
+            const int of_key = 2 * tile_row_bytes(head_dim, DType::e4m3) + 8 * has_entry_scales;
             const int tiles = config.query_tile * tile_row_bytes(head_dim, DType::bf16) +
                               2 * config.key_tile * of_key;
             const int output = config.query_tile * tile_row_bytes(head_dim, DType::f32);
@@ -108,7 +109,7 @@ TEST_CASE("Hopper's threads copy keys from pages, and rows that are no whole sec
             CAPTURE(head_dim);
             CAPTURE(has_pages);
             KernelRequest request = forward(90, DType::bf16, head_dim, head_dim, true);
-            request.has_pages = has_pages;
+            if (has_pages) request.scattered_in = "pages";
             const std::vector<KernelConfig> all = of_hopper(request);
             REQUIRE(!all.empty());
             const bool expected =
@@ -366,6 +367,18 @@ TEST_CASE("tiles of a block mask have 128 rows, unless a schedule asks for more"
             schedules, [](const ForwardSchedule& schedule) { return schedule.consumers == 3; });
         CHECK(has_wider == (head_dim <= 96));
     }
+}
+
+TEST_CASE("rows of a block mask are a kernel's tiles, of requests that it has") {
+    KernelConfig forward{.kind = KernelKind::forward, .query_tile = 64, .key_tile = 32};
+    CHECK(mask_tiling(forward, false) == MaskTiling{64, 32, false, RowsOf::all});
+    CHECK(mask_tiling(forward, true) == MaskTiling{64, 32, false, RowsOf::many});
+    KernelConfig few = forward, backward = forward;
+    few.has_few_queries = true;
+    CHECK(mask_tiling(few, true) == MaskTiling{kMostFewRows, 32, false, RowsOf::few});
+    backward.kind = KernelKind::backward_fused;
+    backward.owns_keys = true;
+    CHECK(mask_tiling(backward, true) == MaskTiling{64, 32, true, RowsOf::all});
 }
 
 TEST_CASE("few queries by a warpgroup leave room for three blocks, and other kernels have none") {

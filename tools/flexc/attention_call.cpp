@@ -7,23 +7,17 @@
 #include "flexc/command.h"
 #include "flexc/host_memory.h"
 #include "support/amounts.h"
+#include "support/key_layout.h"
 #include "support/text.h"
 
 namespace flexc::cli {
 
 Lengths RequestLengths::view() const {
-    return {.cu_seqlens_q = cu_seqlens_q,
-            .cu_seqlens_k = cu_seqlens_k,
-            .seqused_q = seqused_q,
-            .seqused_k = seqused_k,
-            .page_table = page_table,
-            .page_indptr = page_indptr,
-            .page_indices = page_indices,
-            .last_page_len = last_page_len,
-            .page_size = page_size,
-            .pages = pages,
-            .query_start = query_start,
-            .query_starts = query_starts};
+    Lengths lengths{.page_size = page_size, .pages = pages, .query_start = query_start};
+#define FLEXC_LENGTH_ARRAY(name) lengths.name = name;
+#include "support/length_arrays.def"
+#undef FLEXC_LENGTH_ARRAY
+    return lengths;
 }
 
 namespace {
@@ -36,14 +30,22 @@ std::vector<std::int64_t> of_queries(const ProblemShape& shape, std::int64_t col
     return {sizes.batch, sizes.heads, sizes.q_len, columns};
 }
 std::vector<std::int64_t> of_keys(const ProblemShape& shape, std::int64_t columns) {
-    const auto& sizes = shape.sizes;
-    if (shape.key_layout == Layout::ragged) {
-        return {shape.kv_rows, sizes.kv_heads, columns};
+    const auto& layout = support::key_layout(shape.key_layout);
+    std::vector<std::int64_t> extents;
+    for (const auto axis : layout.axes) {
+        switch (axis) {
+        case support::KeyAxis::entry:
+            extents.push_back(layout.is_in_order ? shape.sizes.batch : shape.kv_entries);
+            break;
+        case support::KeyAxis::head: extents.push_back(shape.sizes.kv_heads); break;
+        case support::KeyAxis::row:
+            extents.push_back(shape.key_layout == Layout::dense ? shape.sizes.kv_len
+                                                                : shape.kv_rows);
+            break;
+        case support::KeyAxis::column: extents.push_back(columns); break;
+        }
     }
-    if (shape.key_layout == Layout::paged) {
-        return {shape.lengths.pages, shape.lengths.page_size, sizes.kv_heads, columns};
-    }
-    return {sizes.batch, sizes.kv_heads, sizes.kv_len, columns};
+    return extents;
 }
 
 } // namespace
@@ -220,15 +222,9 @@ void AttentionCall::copy_lengths() {
         view = length_arrays_.back().view;
     };
     const RequestLengths& lengths = shape_.lengths;
-    copy(lengths.cu_seqlens_q, length_views_.cu_seqlens_q);
-    copy(lengths.cu_seqlens_k, length_views_.cu_seqlens_k);
-    copy(lengths.seqused_q, length_views_.seqused_q);
-    copy(lengths.seqused_k, length_views_.seqused_k);
-    copy(lengths.page_table, length_views_.page_table);
-    copy(lengths.page_indptr, length_views_.page_indptr);
-    copy(lengths.page_indices, length_views_.page_indices);
-    copy(lengths.last_page_len, length_views_.last_page_len);
-    copy(lengths.query_starts, length_views_.query_starts);
+#define FLEXC_LENGTH_ARRAY(name) copy(lengths.name, length_views_.name);
+#include "support/length_arrays.def"
+#undef FLEXC_LENGTH_ARRAY
 }
 
 void AttentionCall::plan() {

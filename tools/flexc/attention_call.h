@@ -18,8 +18,9 @@ namespace flexc::cli {
 
 // What Lengths of a plan points into.
 struct RequestLengths {
-    std::vector<std::int32_t> cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, page_table,
-        page_indptr, page_indices, last_page_len, query_starts;
+#define FLEXC_LENGTH_ARRAY(name) std::vector<std::int32_t> name;
+#include "support/length_arrays.def"
+#undef FLEXC_LENGTH_ARRAY
     std::int64_t page_size = 0, pages = 0;
     QueryStart query_start = QueryStart::automatic;
 
@@ -33,6 +34,8 @@ struct ProblemShape {
     std::optional<DType> kv_dtype; // of k and v, where it is another
     Layout query_layout = Layout::dense, key_layout = Layout::dense;
     std::int64_t q_rows = 0, kv_rows = 0; // of ragged tensors
+    // Of keys that are not in order: of the first dim, which have kv_rows each.
+    std::int64_t kv_entries = 0;
     RequestLengths lengths;
     HeadOption part;
 };

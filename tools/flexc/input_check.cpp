@@ -176,8 +176,9 @@ void check_inputs(const TensorFile& file, const Signature& signature, const Prob
         }
     }
     if (shape.query_layout != Layout::dense || shape.key_layout != Layout::dense) {
-        wanted.insert({"cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k", "page_table",
-                       "page_indptr", "page_indices", "last_page_len", "query_starts"});
+#define FLEXC_LENGTH_ARRAY(name) wanted.insert(#name);
+#include "support/length_arrays.def"
+#undef FLEXC_LENGTH_ARRAY
     }
     auto sizes = size_names(shape);
     for (const auto& buffer : signature.buffers) {

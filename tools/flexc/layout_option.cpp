@@ -10,19 +10,26 @@
 #include "flexc/fill.h"
 #include "flexc/input_check.h"
 #include "support/amounts.h"
+#include "support/key_layout.h"
 #include "support/text.h"
 
 namespace flexc::cli {
 namespace {
 
-Layout parse_layout(const std::string& text, const char* option, bool may_be_paged) {
-    for (const auto layout : {Layout::dense, Layout::ragged, Layout::paged}) {
-        if (text == name(layout) && (may_be_paged || layout != Layout::paged)) {
-            return layout;
+Layout parse_layout(const std::string& text, const char* option, bool of_keys) {
+    std::vector<std::string> names;
+    for (const auto& row : support::key_layouts()) {
+        if (!of_keys && !row.is_in_order) {
+            continue;
         }
+        if (text == row.name) {
+            return row.layout;
+        }
+        names.emplace_back(row.name);
     }
-    fail_usage(formatted("{} '{}': expected dense{} ragged{}", option, text,
-                         may_be_paged ? "," : " or", may_be_paged ? " or paged" : ""));
+    const auto last = names.back();
+    names.pop_back();
+    fail_usage(formatted("{} '{}': expected {} or {}", option, text, joined(names, ", "), last));
 }
 
 QueryStart parse_query_start(const std::string& text) {
@@ -54,7 +61,7 @@ std::vector<std::int32_t> read_numbers(const TensorFile& file, const char* tenso
 }
 
 const TensorEntry& tensor_of(const TensorFile& file, const char* tensor, std::size_t rank,
-                             const char* dims, bool may_be_narrow = false) {
+                             std::string_view dims, bool may_be_narrow = false) {
     const char* const types =
         may_be_narrow ? "f32, f16, bf16, e4m3, e5m2 or i8" : "f32, f16 or bf16";
     const auto* entry = file.find(tensor);
@@ -126,26 +133,20 @@ ProblemShape requests_shape(const TensorFile& file, const LayoutOption& option) 
     shape.query_layout = parse_layout(option.query_layout, "--query-layout", false);
     shape.key_layout = parse_layout(option.key_layout, "--key-layout", true);
     RequestLengths& lengths = shape.lengths;
-    lengths.cu_seqlens_q = read_numbers(file, "cu_seqlens_q");
-    lengths.cu_seqlens_k = read_numbers(file, "cu_seqlens_k");
-    lengths.seqused_q = read_numbers(file, "seqused_q");
-    lengths.seqused_k = read_numbers(file, "seqused_k");
-    lengths.page_table = read_numbers(file, "page_table");
-    lengths.page_indptr = read_numbers(file, "page_indptr");
-    lengths.page_indices = read_numbers(file, "page_indices");
-    lengths.last_page_len = read_numbers(file, "last_page_len");
-    lengths.query_starts = read_numbers(file, "query_starts");
+#define FLEXC_LENGTH_ARRAY(name) lengths.name = read_numbers(file, #name);
+#include "support/length_arrays.def"
+#undef FLEXC_LENGTH_ARRAY
     lengths.query_start = parse_query_start(option.query_start);
 
     const bool ragged_q = shape.query_layout == Layout::ragged;
     const auto& q =
         tensor_of(file, "q", ragged_q ? 3 : 4, ragged_q ? "[TOTAL_Q, H, D]" : "[B, H, Q_LEN, D]");
-    const char* dims = shape.key_layout == Layout::dense    ? "[B, H_KV, KV_LEN, D]"
-                       : shape.key_layout == Layout::ragged ? "[TOTAL_K, H_KV, D]"
-                                                            : "[PAGES, PAGE_SIZE, H_KV, D]";
-    const std::size_t rank = shape.key_layout == Layout::ragged ? 3 : 4;
-    const auto &k = tensor_of(file, "k", rank, dims, true),
-               &v = tensor_of(file, "v", rank, dims, true);
+    const auto& keys = support::key_layout(shape.key_layout);
+    const auto &k = tensor_of(file, "k", keys.axes.size(), keys.dims, true),
+               &v = tensor_of(file, "v", keys.axes.size(), keys.dims, true);
+    const auto extent = [&](support::KeyAxis axis) {
+        return k.shape[static_cast<std::size_t>(keys.axis(axis))];
+    };
     if (is_cache_type(k.dtype)) {
         shape.kv_dtype = k.dtype;
     }
@@ -162,7 +163,11 @@ ProblemShape requests_shape(const TensorFile& file, const LayoutOption& option) 
     shape.head_dim_v = static_cast<int>(std::min<std::int64_t>(v.shape.back(), 1 << 20));
     Sizes& sizes = shape.sizes;
     sizes.heads = q.shape[1];
-    sizes.kv_heads = shape.key_layout == Layout::paged ? k.shape[2] : k.shape[1];
+    sizes.kv_heads = extent(support::KeyAxis::head);
+    shape.kv_rows = extent(support::KeyAxis::row);
+    if (!keys.is_in_order) {
+        shape.kv_entries = extent(support::KeyAxis::entry);
+    }
     const auto counted = [](const std::vector<std::int32_t>& cu) {
         return static_cast<std::int64_t>(cu.size()) - 1;
     };
@@ -178,15 +183,12 @@ ProblemShape requests_shape(const TensorFile& file, const LayoutOption& option) 
             fail(formatted("{}: tensor 'k': is {} {}, which is not of {} requests", file.path(),
                            name(k.dtype), describe_shape(k.shape), sizes.batch));
         }
-        shape.kv_rows = sizes.kv_len = k.shape[2];
+        sizes.kv_len = shape.kv_rows;
         break;
-    case Layout::ragged:
-        shape.kv_rows = k.shape[0];
-        sizes.kv_len = longest(lengths.seqused_k, lengths.cu_seqlens_k, 0);
-        break;
+    case Layout::ragged: sizes.kv_len = longest(lengths.seqused_k, lengths.cu_seqlens_k, 0); break;
     case Layout::paged:
-        lengths.pages = k.shape[0];
-        lengths.page_size = k.shape[1];
+        lengths.pages = shape.kv_entries;
+        lengths.page_size = shape.kv_rows;
         if (!lengths.seqused_k.empty()) {
             sizes.kv_len = longest(lengths.seqused_k, {}, 0);
         } else {
@@ -248,6 +250,8 @@ ProblemShape made_up_requests(const std::string& requests, std::int64_t page_siz
             lengths.page_indptr.back() + (keys + page_size - 1) / page_size));
     }
     lengths.pages = lengths.page_indptr.back();
+    shape.kv_entries = lengths.pages;
+    shape.kv_rows = page_size;
     lengths.page_indices.resize(static_cast<std::size_t>(lengths.pages));
     std::iota(lengths.page_indices.begin(), lengths.page_indices.end(), 0);
     std::ranges::shuffle(lengths.page_indices, std::mt19937(1));

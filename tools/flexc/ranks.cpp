@@ -6,6 +6,7 @@
 
 #include "flexc/command.h"
 #include "flexc/stopwatch.h"
+#include "support/key_layout.h"
 #include "support/text.h"
 
 namespace flexc::cli {
@@ -107,7 +108,8 @@ std::shared_ptr<Communicator> open_ranks(const RankOption& option, const Compile
         }
         return nullptr;
     }
-    if (layouts.query_layout != layouts.key_layout || layouts.key_layout == Layout::paged) {
+    if (layouts.query_layout != layouts.key_layout ||
+        !support::key_layout(layouts.key_layout).is_in_order) {
         fail_usage(formatted("--ranks is for queries and keys that are both dense or both ragged, "
                              "not for {} queries and {} keys",
                              name(layouts.query_layout), name(layouts.key_layout)));

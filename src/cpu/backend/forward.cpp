@@ -277,7 +277,7 @@ void forward_few_queries(const TileFunctions& functions, const Launch& launch) {
     const std::vector<Sequence> sequences(static_cast<std::size_t>(in.batch),
                                           {.q_row = 0,
                                            .kv_row = 0,
-                                           .first_page = 0,
+                                           .first_number = 0,
                                            .q_len = in.q_len,
                                            .kv_len = in.kv_len,
                                            .q_rows = in.q_len,
@@ -288,8 +288,7 @@ void forward_few_queries(const TileFunctions& functions, const Launch& launch) {
         list_work(sequences, in.heads, in.kv_heads, launch.shape->batch_invariant);
     const SequenceArguments arguments{.sequences = sequences.data(),
                                       .count = in.batch,
-                                      .pages = nullptr,
-                                      .page_size = 0,
+                                      .keys = {},
                                       .work = work.data(),
                                       .work_count = static_cast<std::int64_t>(work.size())};
     forward_sequences(functions, of_requests(launch, arguments));

@@ -5,7 +5,6 @@
 #include <array>
 #include <cmath>
 #include <limits>
-#include <numeric>
 #include <utility>
 
 #include "cpu/backend/arena.h"
@@ -17,6 +16,7 @@
 #include "cpu/backend/tile_range.h"
 #include "cpu/backend/tiles.h"
 #include "cpu/work.h"
+#include "keys/all.h"
 #include "support/amounts.h"
 
 namespace flexc::cpu {
@@ -439,24 +439,34 @@ class Forward {
             });
         }
         void load_key_rows() {
-            // Only those in pages are not side by side.
-            if (has_key_rows_ || !all_.shape_.reads_key_rows || all_.all_.page_size == 0) return;
+            if (has_key_rows_ || !all_.shape_.reads_key_rows) return;
             has_key_rows_ = true;
-            visit_runs(keys_, [&](const Rows& rows, std::int64_t key) {
-                std::int64_t* const first = scratch_.key_rows + key % kKeyTile;
-                std::iota(first, first + rows.count, rows.b * all_.all_.page_size + rows.first);
+            with_keys([&](const auto& keys) {
+                if (keys.kAreInOrder) return; // an emitted function counts these
+                for (std::int64_t key = keys_.begin; key < keys_.end; ++key)
+                    scratch_.key_rows[key % kKeyTile] = keys.row(static_cast<int>(key));
+            });
+        }
+
+        // What visit(where the request's keys are) gives.
+        template <typename Visit> void with_keys(const Visit& visit) const {
+            const KeyTable& table = all_.all_.keys;
+            with_key_layout(table.layout, [&](auto layout) {
+                visit(typename decltype(layout)::Keys(table, sequence_,
+                                                      static_cast<int>(work_.request)));
             });
         }
 
         // visit(rows that lie side by side, the first one's key).
         template <typename Visit> void visit_runs(Range keys, const Visit& visit) const {
-            for (std::int64_t key = keys.begin; key < keys.end;) {
-                const KeyRun run = key_run(all_.all_.pages, all_.all_.page_size, sequence_,
-                                           static_cast<int>(key), static_cast<int>(keys.end - key));
-                const std::int64_t batch = all_.all_.page_size > 0 ? run.page : work_.request;
-                visit(Rows{batch, kv_head_, run.row, run.count}, key);
-                key += run.count;
-            }
+            with_keys([&](const auto& of_request) {
+                for (std::int64_t key = keys.begin; key < keys.end;) {
+                    const KeyRun run =
+                        of_request.run(static_cast<int>(key), static_cast<int>(keys.end - key));
+                    visit(Rows{run.entry, kv_head_, run.row, run.count}, key);
+                    key += run.count;
+                }
+            });
         }
         // Calls load(rows, column in the tile, rows with what is to be filled with 0): products
         // begin and end at multiples of the unit.

@@ -159,7 +159,7 @@ void add_few_queries(const Program& program, PassPlan& pass) {
             .element_bytes = static_cast<int>(size_of(request.dtype)),
             .key_element_bytes =
                 static_cast<int>(size_of(request.kv_dtype.value_or(request.dtype))),
-            .has_scales = request.has_page_scales};
+            .has_scales = request.has_entry_scales};
 }
 
 const Family& family() {

@@ -8,6 +8,7 @@
 
 #include "plan/arch/sm90/sm90.h"
 #include "plan/work.h"
+#include "support/text.h"
 
 namespace flexc::plan::sm90 {
 namespace {
@@ -81,8 +82,8 @@ bool has_slow_rows(int columns) {
 
 // Why threads copy keys and values, not TMA; empty where it brings them. What else is staged has
 // these threads, or comes with TMA.
-std::string_view why_copied(const KernelRequest& request) {
-    if (request.has_pages) return "they lie in pages";
+std::string why_copied(const KernelRequest& request) {
+    if (!request.scattered_in.empty()) return formatted("they lie in {}", request.scattered_in);
     const bool stages_nothing = request.bias_bytes == 0 && request.shifts.empty() &&
                                 request.table_entries.empty() && request.key_index_2d.width == 0 &&
                                 !request.tabulated.any();
@@ -276,7 +277,7 @@ bool suits_index_2d(const KernelRequest& request, const ForwardSchedule& shape) 
 // keys of requests end in the first of their tiles.
 bool starts_at_highest(const KernelRequest& request, Reads reads) {
     return request.adds_by_position && reads == Reads::plain && !request.has_block_mask &&
-           !request.is_ragged && !request.has_pages;
+           !request.is_ragged && request.scattered_in.empty();
 }
 
 bool starts_with_tables(const KernelRequest& request, Reads reads) {
@@ -471,7 +472,7 @@ bool suits_shifts(const KernelRequest& request, const ForwardSchedule& shape) {
 
 // What a kernel of this shape that someone asks for knows of reads.
 Reads reads_of(const KernelRequest& request, const ForwardSchedule& shape) {
-    if (request.has_pages || suits_copies(request, shape)) return Reads::beside_copies;
+    if (!request.scattered_in.empty() || suits_copies(request, shape)) return Reads::beside_copies;
     if (suits_shifts(request, shape)) return Reads::with_shifts;
     if (fits_index_2d(request, shape)) return Reads::by_index_2d;
     if (suits_kinds(request, shape)) return Reads::by_kinds;
@@ -502,8 +503,8 @@ bool needs_fewer_registers(const ForwardSchedule& shape, const ForwardSchedule& 
 
 // The best, one that is a step smaller, the best with fewer warpgroups, which have more registers,
 // and the smallest: each costs a compile. Where shifted reads or keys are copied, kinds of keys
-// multiplied, or tables kept on chip, the best two of these come before. TMA brings no keys from
-// pages, where all of them copy these.
+// multiplied, or tables kept on chip, the best two of these come before. TMA brings no keys
+// that are not in order: there all of them copy these.
 std::vector<Choice> choices_for(const KernelRequest& request) {
     std::vector<Choice> choices;
     std::size_t most = 3;
@@ -526,7 +527,7 @@ std::vector<Choice> choices_for(const KernelRequest& request) {
                 take(shape, reads);
         most += choices.size();
     };
-    if (request.has_pages) {
+    if (!request.scattered_in.empty()) {
         for (const ForwardSchedule& shape : kForwardShapes)
             if (suits_copies(request, shape) && is_chosen(request, shape, Reads::beside_copies))
                 take(shape, Reads::beside_copies);

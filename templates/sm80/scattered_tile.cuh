@@ -1,5 +1,5 @@
-// Loads tiles of keys from a paged KV cache: the request's page table gives the address of each
-// row.
+// Loads tiles of keys that are not in order, as in a paged KV cache: mod::Layouts::Keys gives the
+// place of each row.
 #pragma once
 
 #include "common/sequence_length.cuh"
@@ -8,7 +8,7 @@
 namespace sm80 {
 
 // Same interface as TileSource, for the keys of one request and one head.
-template <int kThreads, typename T> class PagedTileSource {
+template <int kThreads, typename T> class ScatteredTileSource {
     using E = typename T::Element;
     static constexpr int kBytes = kCopyBytes<E, T::kColumns>;
     static constexpr int kPieces =
@@ -19,13 +19,13 @@ template <int kThreads, typename T> class PagedTileSource {
     static constexpr int kLanes = kPieces % 4 == 0 ? 4 : kPieces % 2 == 0 ? 2 : 1;
 
   public:
-    __device__ PagedTileSource(const AttentionArguments& attention, const TensorArgument& tensor,
-                               const SequenceLength& length, int h_kv, int first_key)
-        : slots_(tensor, 0, h_kv, 0), stride_page_(tensor.stride_b),
-          pages_(attention.sequences.pages + length.sequence().first_page),
-          page_size_(attention.sequences.page_size), first_key_(first_key),
-          aligned_(slots_.aligned_to(kBytes) &&
-                   (stride_page_ * static_cast<long long>(sizeof(E)) & (kBytes - 1)) == 0) {}
+    __device__ ScatteredTileSource(const AttentionArguments& attention,
+                                   const TensorArgument& tensor, const SequenceLength& length,
+                                   int h_kv, int first_key)
+        : rows_(tensor, 0, h_kv, 0), stride_entry_(tensor.stride_b),
+          keys_(keys_of(attention, length)), first_key_(first_key),
+          aligned_(rows_.aligned_to(kBytes) &&
+                   (stride_entry_ * static_cast<long long>(sizeof(E)) & (kBytes - 1)) == 0) {}
 
     __device__ void advance(int rows) { first_key_ += rows; }
 
@@ -37,16 +37,14 @@ template <int kThreads, typename T> class PagedTileSource {
                 return;
             }
         }
-        load_elements<kThreads>(tile, rows_left, slots_.stride_d,
+        load_elements<kThreads>(tile, rows_left, rows_.stride_d,
                                 [&](int row) { return row_of(row); });
     }
 
   private:
     __device__ const E* row_of(int row) const {
-        const int key = first_key_ + row;
-        const int page = flexc_quotient(key, page_size_);
-        return slots_.data + __ldg(pages_ + page) * stride_page_ +
-               (key - page * page_size_) * slots_.stride_s;
+        const KeyPlace at = keys_.place(first_key_ + row);
+        return rows_.data + at.entry * stride_entry_ + at.row * rows_.stride_s;
     }
     __device__ void copy_pieces(T tile, int rows_left) const {
         constexpr int kRowStep = kThreads / kLanes;
@@ -65,10 +63,9 @@ template <int kThreads, typename T> class PagedTileSource {
         }
     }
 
-    const Plane<E> slots_; // of page 0
-    const long long stride_page_;
-    const int* const pages_; // of the request
-    const int page_size_;
+    const Plane<E> rows_; // of entry 0
+    const long long stride_entry_;
+    const mod::Layouts::Keys keys_;
     int first_key_;
     const bool aligned_; // uniform
 };

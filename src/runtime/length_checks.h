@@ -1,0 +1,33 @@
+// What checks of arrays of lengths have in common. Messages name the array, and what was expected.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "flexc/kernel.h"
+#include "flexc/result.h"
+
+namespace flexc::runtime {
+
+using Numbers = std::span<const std::int32_t>;
+
+// Every array: its name, in the host's memory, in the device's.
+struct LengthArray {
+    std::string_view name;
+    Numbers Lengths::* on_host;
+    TensorView LengthTensors::* on_device;
+};
+inline constexpr std::array kLengthArrays = {
+#define FLEXC_LENGTH_ARRAY(name) LengthArray{#name, &Lengths::name, &LengthTensors::name},
+#include "support/length_arrays.def"
+#undef FLEXC_LENGTH_ARRAY
+};
+
+Result<void> check_count(std::string_view name, Numbers numbers, std::int64_t expected);
+Result<void> check_absent(std::string_view name, Numbers numbers, std::string_view reason);
+Result<void> check_ascending(std::string_view name, Numbers numbers);
+
+} // namespace flexc::runtime
