@@ -135,6 +135,7 @@ struct Consumer {
         const int last = Skips::last_block(*this, task, place);
         P p;
         Scores scores;
+        KeyOrder order(task.begin, task.end);
         int newest = 0; // tile of keys
         bias.start(scores, logits, shared, thread, last);
         {
@@ -144,7 +145,7 @@ struct Consumer {
             softmax.compute_p<kNever>(
                 scores, logits, true, [](float) {}, [](const float(&)[2]) {}, packed_into(p));
         }
-        if (task.begin < last) bias.start(scores, logits, shared, thread, last - 1);
+        if (task.begin < last) bias.start(scores, logits, shared, thread, order.after(last));
         key_kinds.start_next(scores, shared, key, thread, task.begin < last);
         // Of a range, the tile where the keys end comes first; of a block mask, last.
         if constexpr (!mod::Mask::kHasBlockMask) Ends::clear_values(*this, length, last);
@@ -152,8 +153,9 @@ struct Consumer {
         unsigned key_is_there = 0;
 #pragma unroll 1
         for (int next = last - 1; next >= task.begin; --next) {
+            order.advance();
             if (key_is_there == 0) wait_for_key();
-            const MaskTile block = key_block(next);
+            const MaskTile block = key_block(order.tile(next));
             newest = block.index;
             ping_pong.wait(mod::PingPong::mma);
             issue_scores(scores, queries);
@@ -177,11 +179,11 @@ struct Consumer {
                 finish_output(output, p);
                 // Asked early: the answer takes as long as several exponentials.
                 key_is_there = shared.keys.full(key.stage).is_complete(key.parity);
-                bias.await_next(logits, shared, next, has_more);
+                bias.await_next(logits, shared, order.after(next), has_more);
             };
             softmax.compute_p<mod::ForwardSchedule::kRescalesAfter>(scores, logits, false, finish,
                                                                     rescale, packed_into(p));
-            bias.start_next(scores, logits, shared, thread, next, has_more);
+            bias.start_next(scores, logits, shared, thread, order, next, has_more);
             key_kinds.start_next(scores, shared, key, thread, has_more);
             softmax.rescale_after(rescale);
         }
@@ -196,13 +198,15 @@ struct Consumer {
     __device__ void attend_in_order(const Task& task, const SequenceLength& length, Operand queries,
                                     Logits& logits, Softmax& softmax, Output& output) {
         const auto rescale = [&](const float(&shrink)[2]) { multiply_rows(output, shrink); };
+        KeyOrder order(task.begin, task.end);
 #pragma unroll 1
         for (int next = task.end - 1; next >= task.begin; --next) {
             Scores scores;
             P p;
-            bias.start(scores, logits, shared, thread, next);
+            bias.start(scores, logits, shared, thread, order.tile(next));
             wait_for_key();
-            const MaskTile block = key_block(next);
+            const MaskTile block = key_block(order.tile(next));
+            order.advance();
             key_kinds.start(scores, shared, key, thread);
             ping_pong.wait(mod::PingPong::mma);
             issue_scores(scores, queries);

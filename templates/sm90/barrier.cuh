@@ -51,6 +51,12 @@ __device__ inline void publish_barriers() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
+// One arrival for all of a warp has done before.
+__device__ inline void arrive_as_warp(Barrier barrier) {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) barrier.arrive();
+}
+
 // Numbered barriers: `threads` counts those that wait and those that only arrive.
 __device__ inline void synchronize(int barrier, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");

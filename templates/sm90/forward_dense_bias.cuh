@@ -130,7 +130,8 @@ struct NoDenseBias {
     // Before the MMAs of the next block of keys, under the exponentials of this one: first the
     // wait, then, when logits are no longer needed in scores, the start.
     __device__ void await_next(Logits&, const Shared&, int, bool) {}
-    __device__ void start_next(Scores&, Logits&, const Shared&, const ConsumerThread&, int, bool) {}
+    __device__ void start_next(Scores&, Logits&, const Shared&, const ConsumerThread&,
+                               const KeyOrder&, int, bool) {}
     // After the MMAs.
     __device__ void load(Logits&, const Shared&, const ConsumerThread&, int) {}
     // After the logits.
@@ -188,9 +189,10 @@ template <typename Staged> class BiasBeforeProducts : public Staged {
     // After the last block of keys comes nothing. What is read then does not matter, and a branch
     // would move the reads out of the exponentials' shadow.
     __device__ void start_next(Scores& scores, Logits& logits, const Shared& shared,
-                               const ConsumerThread& thread, int block, bool has_more) {
+                               const ConsumerThread& thread, const KeyOrder&, int next,
+                               bool has_more) {
         const unsigned from = has_more ? this->rows(shared, thread) : shared.keys.at(0);
-        logits.start(scores, from, (has_more ? block - 1 : block) * mod::kKeyStep);
+        logits.start(scores, from, (has_more ? next - 1 : next) * mod::kKeyStep);
         pin(scores);
         if (has_more) this->release(shared);
     }
@@ -216,12 +218,13 @@ class TabulatedTablesAsBias : public NoDenseBias {
         is_kept_ = true;
     }
     __device__ void await_next(Logits&, const Shared& shared, int, bool has_more) {
-        if (has_more) await(shared, next());
+        if (has_more) await(shared, next_slot());
     }
     __device__ void start_next(Scores& scores, Logits& logits, const Shared& shared,
-                               const ConsumerThread& thread, int block, bool has_more) {
-        read(scores, logits, shared, thread, has_more ? next() : slot_,
-             has_more ? block - 1 : block);
+                               const ConsumerThread& thread, const KeyOrder&, int next,
+                               bool has_more) {
+        read(scores, logits, shared, thread, has_more ? next_slot() : slot_,
+             has_more ? next - 1 : next);
         pin(scores);
         if (has_more) release(shared);
     }
@@ -233,7 +236,7 @@ class TabulatedTablesAsBias : public NoDenseBias {
   private:
     using Slot = Position<TabulatedRing>;
 
-    __device__ Slot next() const {
+    __device__ Slot next_slot() const {
         Slot slot = slot_;
         slot.advance();
         return slot;

@@ -1,4 +1,4 @@
-// Which tiles of keys a tile of queries visits: those of a range, last first or from where most is
+// Which tiles of keys a tile of queries visits: those of a range, in an order or from where most is
 // added to scores, or those that a block mask names. The producer decides; consumers are told where
 // the range does not tell them.
 #pragma once
@@ -22,9 +22,12 @@ class KeyRange {
     // visit(index), of all tiles.
     template <typename Visit>
     static __device__ void visit(const AttentionArguments&, const Task& task, const Visit& visit) {
+        KeyOrder order(task.begin, task.end);
 #pragma unroll 1
-        for (int block = task.end - 1; block >= task.begin; --block)
-            visit(block);
+        for (int next = task.end - 1; next >= task.begin; --next) {
+            visit(order.tile(next));
+            order.advance();
+        }
     }
 
     // load_key(tile), load_query() and load_value(index) in the order in which consumers need them:
@@ -33,17 +36,19 @@ class KeyRange {
     static __device__ void load(const KernelArguments&, const mod::Arguments&, const Task& task,
                                 const LoadKey& load_key, const LoadQuery& load_query,
                                 const LoadValue& load_value) {
+        KeyOrder order(task.begin, task.end);
         if (task.begin < task.end) load_key({task.end - 1, false});
         load_query();
 #pragma unroll 1
-        for (int block = task.end - 1; block >= task.begin; --block) {
-            if (block > task.begin) load_key({block - 1, false});
-            load_value(block);
+        for (int next = task.end - 1; next >= task.begin; --next) {
+            if (next > task.begin) load_key({order.after(next), false});
+            load_value(order.tile(next));
+            order.advance();
         }
     }
 
     // What the producer says about a stage of keys, and what consumers read of it. `next`: the tile
-    // that they count to.
+    // that is in it by their order.
     static __device__ void announce(const Shared&, int, MaskTile) {}
     static __device__ MaskTile at(const Shared&, int, int next) { return {next, false}; }
 };

@@ -2,10 +2,12 @@
 // it, and the task of a tile.
 #pragma once
 
+#include "common/select.h"
 #include "mod.cuh"
 #include "sm90/barrier.cuh"
 #include "sm90/bias_tile.cuh"
 #include "sm90/forward_layout.h"
+#include "sm90/key_order.h"
 #include "sm90/mask_tile.cuh"
 #include "sm90/warpgroup.cuh"
 #include "sm90/wgmma.cuh"
@@ -18,6 +20,8 @@ static_assert(kThreads == 32 * mod::kWarps);
 
 constexpr bool kCopiesBiases = kReadsBias || kReadsShifts;
 constexpr bool kCopiesKeys = mod::kSizes.copies_keys;
+// Of tiles that are beyond clamps but for a few, those few have others between them.
+using KeyOrder = Select<mod::kSizes.shifted_end_bytes != 0, Spread, LastFirst>;
 constexpr bool kHasCopiers = kCopiesBiases || kCopiesKeys; // beside the producer
 // Registers of a thread; together no more than the launch gave the block.
 constexpr int kProducerRegisters = kConsumers == 3 ? 32 : kReadsShifts ? 88 : kHasCopiers ? 72 : 40;

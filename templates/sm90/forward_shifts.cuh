@@ -57,19 +57,14 @@ template <int kRead> class ShiftedCopy {
         }
     }
 
-    // Whether some element was stored, not copied behind the thread's back.
     template <int kThreads>
-    __device__ bool copy(int thread, const ShiftedHead<kRead>& head, int lines_of_head) const {
-        if (!contiguous_) {
-            copy_elements<kThreads>(thread);
-            return true;
-        }
+    __device__ void copy(int thread, const ShiftedHead<kRead>& head, int lines_of_head) const {
+        if (!contiguous_) return copy_elements<kThreads>(thread);
         const Lines lines = lines_with_elements();
         if (is_between_elements(head, lines, lines_of_head))
             copy_lines<kThreads>(thread, lines);
         else
             copy_chunks<kThreads>(thread);
-        return false;
     }
 
   private:
@@ -181,27 +176,23 @@ template <int kRead> class ShiftedCopy {
     int low_, high_;      // of indices that there are, from that one's on
 };
 
-// A tile of all reads; whether some element was stored.
+// A tile of all reads: some elements are stored, others copied behind the thread's back.
 template <int kThreads, int kRead = 0>
-__device__ inline bool copy_shifts(const AttentionArguments& attention,
+__device__ inline void copy_shifts(const AttentionArguments& attention,
                                    const ShiftedHeads<kRead>& heads, int first_row, int first_key,
                                    unsigned to, int thread) {
-    if constexpr (kRead == mod::ShiftedReads::kCount) {
-        return false;
-    } else {
+    if constexpr (kRead < mod::ShiftedReads::kCount) {
         using Copy = ShiftedCopy<kRead>;
         const Copy copies(heads.head, first_row, min(attention.q_len - first_row, mod::kQueryTile),
                           first_key, min(attention.kv_len - first_key, mod::kKeyTile), to);
         // Ends of all reads are on their way together.
         typename Copy::template Ends<kThreads> ends;
         if constexpr (Copy::kHasEnds) copies.template load_ends<kThreads>(thread, ends);
-        const bool stored = copies.template copy<kThreads>(
-            thread, heads.head,
-            mod::ShiftedRead<kRead>::kByKey ? attention.kv_len : attention.q_len);
-        const bool others = copy_shifts<kThreads, kRead + 1>(attention, heads.rest, first_row,
-                                                             first_key, to, thread);
+        copies.template copy<kThreads>(thread, heads.head,
+                                       mod::ShiftedRead<kRead>::kByKey ? attention.kv_len
+                                                                       : attention.q_len);
+        copy_shifts<kThreads, kRead + 1>(attention, heads.rest, first_row, first_key, to, thread);
         if constexpr (Copy::kHasEnds) copies.template store_ends<kThreads>(thread, ends);
-        return Copy::kHasEnds || others || stored;
     }
 }
 
@@ -213,8 +204,8 @@ class StagedShifts : public NoDenseBias {
   public:
     static __device__ int producers(const ForwardTensorMaps&) { return kCopiers; }
     static __device__ void initialise(const Shared& shared, int producers) {
-        shared.biases.initialise(producers, kConsumerThreads);
-        shared.shifted_ends.initialise(producers, kConsumerThreads);
+        shared.biases.initialise(2 * producers, kConsumerThreads / 32);
+        shared.shifted_ends.initialise(producers / 32, kConsumerThreads / 32);
     }
     static __device__ void produce(const AttentionArguments& attention,
                                    const mod::Arguments& arguments, const ForwardTensorMaps&,
@@ -225,21 +216,20 @@ class StagedShifts : public NoDenseBias {
         Position<ShiftedEndRing> end_slot;
         visit_tasks(attention, arguments, shared, [&](const Task& task, const HeadPlace& place) {
             const ShiftedHeads<> heads(attention, arguments, place);
+            KeyOrder order(task.begin, task.end);
 #pragma unroll 1
-            for (int block = task.end - 1; block >= task.begin; --block) {
-                copy_ends(attention, heads, task, shared, thread, block, end_slot);
-                if (block < task.begin) return;
-                const int first_key = block * mod::kKeyTile;
+            for (int next = task.end - 1; next >= task.begin; --next) {
+                copy_ends(attention, heads, task, shared, thread, order, next, end_slot);
+                if (next < task.begin) return;
+                const int first_key = order.tile(next) * mod::kKeyTile;
                 shared.biases.empty(slot.stage).wait(slot.parity ^ 1);
-                const Barrier full = shared.biases.full(slot.stage);
-                if (copy_shifts<kCopiers>(attention, heads.again(), task.first_row, first_key,
-                                          shared.biases.at(slot.stage), thread)) {
-                    wait_for_copies();
-                    full.arrive();
-                } else {
-                    arrive_after_copies(full);
-                }
+                copy_shifts<kCopiers>(attention, heads.again(), task.first_row, first_key,
+                                      shared.biases.at(slot.stage), thread);
+                // What it stored itself is there; what is on its way arrives by itself.
+                shared.biases.full(slot.stage).arrive();
+                arrive_after_copies(shared.biases.full(slot.stage));
                 slot.advance();
+                order.advance();
             }
         });
     }
@@ -259,10 +249,10 @@ class StagedShifts : public NoDenseBias {
     }
     __device__ void release(const Shared& shared) {
         if (has_ends_) {
-            shared.shifted_ends.empty(end_slot_.stage).arrive();
+            arrive_as_warp(shared.shifted_ends.empty(end_slot_.stage));
             end_slot_.advance();
         } else {
-            shared.biases.empty(slot_.stage).arrive();
+            arrive_as_warp(shared.biases.empty(slot_.stage));
             slot_.advance();
         }
     }
@@ -272,17 +262,20 @@ class StagedShifts : public NoDenseBias {
     // known of ends takes no registers from those that copy tiles.
     static __device__ void copy_ends(const AttentionArguments& attention,
                                      const ShiftedHeads<>& heads, const Task& task,
-                                     const Shared& shared, int thread, int& block,
+                                     const Shared& shared, int thread, KeyOrder& order, int& next,
                                      Position<ShiftedEndRing>& slot) {
         if constexpr (kHasShiftedEnds) {
             const ShiftedEnds<kCopiers> ends(attention, heads.again(), task.first_row,
                                              1 / attention.scale);
 #pragma unroll 1
-            for (; block >= task.begin && ends.are_beyond(block * mod::kKeyTile); --block) {
-                ends.copy(thread, block * mod::kKeyTile, shared.shifted_ends.at(slot.stage),
+            for (; next >= task.begin; --next) {
+                const int first_key = order.tile(next) * mod::kKeyTile;
+                if (!ends.are_beyond(first_key)) return;
+                ends.copy(thread, first_key, shared.shifted_ends.at(slot.stage),
                           [&] { shared.shifted_ends.empty(slot.stage).wait(slot.parity ^ 1); });
-                shared.shifted_ends.full(slot.stage).arrive();
+                arrive_as_warp(shared.shifted_ends.full(slot.stage));
                 slot.advance();
+                order.advance();
             }
         }
     }
@@ -302,13 +295,14 @@ class ShiftsBeforeProducts : public StagedShifts {
         release(shared);
     }
     __device__ void await_next(Logits& logits, const Shared& shared, int block, bool has_more) {
-        if (has_more) wait(logits, shared, block - 1);
+        if (has_more) wait(logits, shared, block);
     }
     // After the last block of keys comes nothing, as with a dense bias.
     __device__ void start_next(Scores& scores, Logits& logits, const Shared& shared,
-                               const ConsumerThread&, int block, bool has_more) {
+                               const ConsumerThread&, const KeyOrder& order, int next,
+                               bool has_more) {
         logits.start(scores, has_more ? stage(shared) : shared.keys.at(0),
-                     (has_more ? block - 1 : block) * mod::kKeyStep);
+                     (has_more ? order.after(next) : order.tile(next)) * mod::kKeyStep);
         pin(scores);
         if (has_more) release(shared);
     }

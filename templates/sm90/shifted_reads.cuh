@@ -58,8 +58,9 @@ template <int kRead> class ThreadShifts {
         origin_ = head.origin() + (kByKey ? column : row) * pitch_;
         const long long index =
             head.index + Read::kQueryStep * (first_row + row) + Read::kKeyStep * column;
-        least_ = bounded_distance(head.least - index);
-        most_ = bounded_distance(head.most - index);
+        // Kept: tiles would find them again from 64 bits.
+        least_ = computed_again(bounded_distance(head.least - index));
+        most_ = computed_again(bounded_distance(head.most - index));
     }
     __device__ void look(int first_key) {
         low_ = least_ - Read::kKeyStep * first_key;
