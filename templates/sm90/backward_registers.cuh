@@ -93,11 +93,12 @@ constexpr bool kSumsElements = (mod::TableGradients::kCount > 0) ||
                                (mod::ShiftedGradients::kCount > 0) ||
                                mod::GridGradients::kPlaces > 0;
 constexpr int kProducerRegisters =
-    kNeedsRegisters && !kCopiesBiases && !kSumsElements                          ? 24
-    : kSaves.beside && (kAddsBiasGradients || (kStagesRows && kSparesRegisters)) ? 56
-    : !kSumsIndex2d && !(kSumsElements && (kSparesRegisters || kSharesKeys))     ? 40
-    : kSparesRegisters                                                           ? 72
-                                                                                 : 56;
+    kNeedsRegisters && !kCopiesBiases && !kSumsElements                              ? 24
+    : kSaves.beside && (kAddsBiasGradients || (kStagesRows && kSparesRegisters))     ? 56
+    : mod::TableGradients::kAreOfKinds && mod::kQueryTile < 128 && !kSparesRegisters ? 56
+    : !kSumsIndex2d && !(kSumsElements && (kSparesRegisters || kSharesKeys))         ? 40
+    : kSparesRegisters                                                               ? 72
+                                                                                     : 56;
 constexpr int kConsumerRegisters = (504 - kProducerRegisters) / 16 * 8;
 
 // A thread's lane, which it has kept.

@@ -34,7 +34,10 @@ template <int kTable> class KindSums {
     static constexpr int kRows = kSharesQueries ? mod::kQueryTile / 2 : mod::kQueryTile;
     static constexpr int kLaneRows = (kRows + 31) / 32;
     // Queries, of which sixteen are a group; several of these do not wait for each other.
-    static constexpr int kGroups = kSparesRegisters ? 2 : 1, kAtOnce = 16 * kGroups;
+    static constexpr int kGroups = kSparesRegisters || (kSharesKinds && !kSharesKeys) ? 2 : 1,
+                         kAtOnce = 16 * kGroups;
+    // Nor do several columns of the table's sums, of eight kinds each.
+    static constexpr int kColumnsAtOnce = kSparesRegisters ? kColumns : kColumns % 2 == 0 ? 2 : 1;
     static constexpr int kLaneBytes = 16; // of ones in a step, and of sums in a column
     static_assert(Read::kKeyKinds <= kSumWarps * kRowKinds);
     static_assert((kSteps + kColumns) * 32 * kLaneBytes <= 4 * kMostKindWords);
@@ -135,36 +138,56 @@ template <int kTable> class KindSums {
     __device__ unsigned ones_of(int step) const { return memory_ + 32 * step * kLaneBytes; }
     __device__ unsigned sums_of(int column) const { return ones_of(kSteps + column); }
 
-    // Sums over keys, of the queries from the first on.
-    __device__ void multiply_keys(Sums (&sums)[kGroups], unsigned tile, int first) const {
-        const int lane = lane_again();
-        const unsigned row = tile + (first + lane / 16 * 8 + lane % 8) * kRowBytes;
-        const int chunk = lane / 8 % 2 ^ lane % 8; // of eight keys
-#pragma unroll 2
-        for (int step = 0; step < kSteps; ++step) {
-            A kinds;
+    // Of sixteen keys.
+    struct KeyStep {
+        A kinds;
+        unsigned d_scores[kGroups][4];
+
+        // row, chunk: of dS, of the lane's query and eight keys among the first.
+        __device__ void load(unsigned ones, unsigned row, int chunk, int step) {
             int words[4];
-            load_shared(ones_of(step), words[0], words[1], words[2], words[3]);
+            load_shared(ones, words[0], words[1], words[2], words[3]);
 #pragma unroll
             for (int i = 0; i < 4; ++i)
                 kinds.registers[i] = static_cast<unsigned>(words[i]);
-            const int panel = step / 4, of_panel = 2 * step % 8 ^ chunk;
-            const unsigned from = row + panel * kQueryPanel + of_panel * 16;
+            const unsigned from = row + step / 4 * kQueryPanel + (2 * step % 8 ^ chunk) * 16;
 #pragma unroll
-            for (int group = 0; group < kGroups; ++group) {
-                unsigned d_scores[4];
-                sm80::load_matrices(d_scores, from + 16 * group * kRowBytes);
-                sm80::multiply(sums[group][0], kinds, B{{d_scores[0], d_scores[1]}});
-                sm80::multiply(sums[group][1], kinds, B{{d_scores[2], d_scores[3]}});
-            }
+            for (int group = 0; group < kGroups; ++group)
+                sm80::load_matrices(d_scores[group], from + 16 * group * kRowBytes);
+        }
+        __device__ void add_to(Sums (&sums)[kGroups]) const {
+#pragma unroll
+            for (int group = 0; group < kGroups; ++group)
+#pragma unroll
+                for (int half = 0; half < 2; ++half)
+                    sm80::multiply(sums[group][half], kinds,
+                                   B{{d_scores[group][2 * half], d_scores[group][2 * half + 1]}});
+        }
+    };
+    // Sums over keys, of the queries from the first on. A step's operands are on their way under
+    // the products of the step before.
+    __device__ void multiply_keys(Sums (&sums)[kGroups], unsigned tile, int first) const {
+        static_assert(kSteps % 2 == 0);
+        const int lane = lane_again();
+        const unsigned row = tile + (first + lane / 16 * 8 + lane % 8) * kRowBytes;
+        const int chunk = lane / 8 % 2 ^ lane % 8;
+        KeyStep even, odd;
+        even.load(ones_of(0), row, chunk, 0);
+#pragma unroll 1
+        for (int step = 0; step < kSteps; step += 2) {
+            odd.load(ones_of(step + 1), row, chunk, step + 1);
+            even.add_to(sums);
+            const int next = min(step + 2, kSteps - 2);
+            even.load(ones_of(next), row, chunk, next);
+            odd.add_to(sums);
         }
     }
     static __device__ bool are_finite(const Sums (&sums)[kGroups]) {
-        bool finite = true;
+        float zeros[2] = {0, 0}; // or no number
 #pragma unroll
         for (int i = 0; i < 8 * kGroups; ++i)
-            finite = finite && fabsf(sums[i / 8][i / 4 % 2][i % 4]) <= kMostFinite;
-        return __all_sync(0xffffffffu, finite);
+            zeros[i % 2] = fmaf(sums[i / 8][i / 4 % 2][i % 4], 0.0f, zeros[i % 2]);
+        return __all_sync(0xffffffffu, zeros[0] + zeros[1] == 0);
     }
     // kinds: of the lane's query among 32, of which the group's begin at `first`.
     struct Group {
@@ -183,28 +206,43 @@ template <int kTable> class KindSums {
                     0xff;
             }
         }
-        __device__ void add_to(float (&of_table)[4], int kind) const {
-            const sm80::OperandB<flexc_bf16> queries{
-                {ones(flexc_bf16{}, kinds[0], kinds[1], kind),
-                 ones(flexc_bf16{}, kinds[2], kinds[3], kind)}};
-            sm80::multiply(of_table, high, queries);
-            sm80::multiply(of_table, low, queries);
+        // kind: of the lane's column in the first of these.
+        __device__ void add_to(float (&of_table)[kColumnsAtOnce][4], int kind) const {
+            sm80::OperandB<flexc_bf16> queries[kColumnsAtOnce];
+#pragma unroll
+            for (int i = 0; i < kColumnsAtOnce; ++i) {
+                queries[i] = {{ones(flexc_bf16{}, kinds[0], kinds[1], kind + 8 * i),
+                               ones(flexc_bf16{}, kinds[2], kinds[3], kind + 8 * i)}};
+                sm80::multiply(of_table[i], high, queries[i]);
+            }
+            for (float(&sums)[4] : of_table)
+                pin(sums);
+#pragma unroll
+            for (int i = 0; i < kColumnsAtOnce; ++i)
+                sm80::multiply(of_table[i], low, queries[i]);
+            for (float(&sums)[4] : of_table)
+                pin(sums);
         }
     };
-    __device__ void multiply_queries(const Sums (&sums)[kGroups], unsigned kinds, int first) const {
+    __device__ void multiply_queries(const Sums (&sums)[kGroups], unsigned kinds,
+                                     int first_query) const {
         Group groups[kGroups];
 #pragma unroll
         for (int group = 0; group < kGroups; ++group)
-            groups[group].find(sums[group], kinds, first + 16 * group);
-#pragma unroll kGroups
-        for (int column = 0; column < kColumns; ++column) {
-            const int kind = 8 * column + lane() / 4;
-            float of_table[4];
-            load_shared(sums_of(column), of_table);
+            groups[group].find(sums[group], kinds, first_query + 16 * group);
+#pragma unroll 1
+        for (int first = 0; first < kColumns; first += kColumnsAtOnce) {
+            float of_table[kColumnsAtOnce][4];
+#pragma unroll
+            for (int i = 0; i < kColumnsAtOnce; ++i)
+                load_shared(sums_of(first + i), of_table[i]);
 #pragma unroll
             for (const Group& group : groups)
-                group.add_to(of_table, kind);
-            store_shared(sums_of(column), of_table[0], of_table[1], of_table[2], of_table[3]);
+                group.add_to(of_table, 8 * first + lane() / 4);
+#pragma unroll
+            for (int i = 0; i < kColumnsAtOnce; ++i)
+                store_shared(sums_of(first + i), of_table[i][0], of_table[i][1], of_table[i][2],
+                             of_table[i][3]);
         }
     }
 
