@@ -251,7 +251,7 @@ class Emitter {
                 constant("bool", "kLoopsOverHeads", loops_over_heads());
             }
         }
-        if (config_.is_warp_specialized && is_backward(config_.kind))
+        if (is_backward(config_.kind))
             text_ += emit_score_derivative(mod_, config_, gradients(), roots());
         if (has_shared_value())
             constant("bool", "kHasSharedValue", config_.shared_value != ir::kNoNode);

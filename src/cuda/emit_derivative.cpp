@@ -50,11 +50,13 @@ bool is_of_d_scores(const passes::Mod& mod, const plan::KernelConfig& config,
 std::string emit_score_derivative(const passes::Mod& mod, const plan::KernelConfig& config,
                                   const std::vector<passes::ReadGradient>& gradients,
                                   const std::vector<NodeId>& roots) {
+    Policy policy("ScoreDerivative");
+    policy.constant("kIsWrittenOnce", config.writes_scores_once);
+    if (!config.is_warp_specialized) return policy.text();
     const auto uses_score = [&](NodeId id) {
         return mod.dependence[id].has(analysis::Dependence::score);
     };
     const ir::Node& derivative = mod.program.graph[mod.d_score];
-    Policy policy("ScoreDerivative");
     policy.constant("kIsOne", derivative.op == Op::const_real && derivative.real == 1);
     policy.constant("kUsesScore", uses_score(mod.d_score));
     policy.constant("kPartialsUseScore",
@@ -62,7 +64,6 @@ std::string emit_score_derivative(const passes::Mod& mod, const plan::KernelConf
                         return !is_of_d_scores(mod, config, gradient) &&
                                uses_score(gradient.partial);
                     }));
-    policy.constant("kIsWrittenOnce", config.writes_scores_once);
     policy.constant("kIsHiddenByMaskAlone",
                     mod.is_line_of_row && !config.writes_scores_once &&
                         std::ranges::all_of(gradients, [&](const passes::ReadGradient& gradient) {

@@ -1,4 +1,4 @@
-// The part of mod.cuh that tells a warp-specialized backward what its derivatives use.
+// The part of mod.cuh that tells a backward how it computes derivatives, and what they use.
 #pragma once
 
 #include <string>

@@ -108,6 +108,7 @@ struct KernelRequest {
     bool has_own_instructions = true;       // of one architecture alone: Target
     std::string_view generic_because; // why only kernels for tensors of any layout will do, if so
     int element_instructions = 0;     // plan::element_instructions
+    int read_instructions = 0;        // plan::read_instructions, without the mask
     ScoreWork score_work;             // plan::score_work
     bool is_long = false;             // and these are more than kernels write out
     int copied_instructions = 0;      // in the fused backward: plan::copied_instructions
@@ -117,6 +118,9 @@ struct KernelRequest {
     ir::NodeId shared_value = ir::kNoNode;        // passes::shared_value()
     bool sums_batches = false;                    // some gradient is by GradientSum::batch
     std::optional<ForwardSchedule> schedule = {}; // asked for, instead of the choice
+
+    bool computes_much() const { return element_instructions > kFewInstructions; }
+    bool reads_much() const { return read_instructions > kFewInstructions; }
 };
 
 // What a warp-specialized forward has beside the rest.
@@ -131,6 +135,7 @@ struct WarpSpecializedForward {
     bool starts_with_tables = false; // products may be added to what these have
     int key_step = 0; // from a tile's first key to the next one's: its last may be in both
     bool starts_at_highest = false; // keys come first where most is added to scores
+    bool computes_in_parts = false; // what is added to elements: a few of a thread's at a time
     int shifted_reads = 0;          // whose tiles are copied
     bool stages_tables() const { return !table_words.empty(); }
 };

@@ -125,6 +125,7 @@ Program::Program(passes::Mod mod, CompileOptions options, Target target)
     forward_ = both;
     forward_.kind = KernelKind::forward;
     std::vector<ir::NodeId> forward_roots = {mod_.score};
+    forward_.read_instructions = read_instructions(mod_, forward_roots);
     if (!mod_.band.exact) forward_roots.push_back(mod_.mask);
     forward_.element_instructions = element_instructions(mod_, forward_roots);
     forward_.is_long = is_long(mod_, forward_roots);
@@ -211,6 +212,7 @@ Program::Program(passes::Mod mod, CompileOptions options, Target target)
         if (mod_.dependence[gradient.partial].has(analysis::Dependence::score))
             backward_.partials_use_score = true;
     }
+    backward_.read_instructions = read_instructions(mod_, roots);
     if (!mod_.band.exact) roots.push_back(mod_.mask);
     backward_.element_instructions = element_instructions(mod_, roots);
     backward_.is_long = is_long(mod_, roots);

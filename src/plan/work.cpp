@@ -37,6 +37,15 @@ int element_instructions(const passes::Mod& mod, std::span<const ir::NodeId> roo
     return instructions;
 }
 
+int read_instructions(const passes::Mod& mod, std::span<const ir::NodeId> roots) {
+    const auto reads =
+        std::ranges::count_if(ir::reachable(mod.program.graph, roots), [&](ir::NodeId id) {
+            return mod.program.graph[id].op == Op::read && mod.place[id] == passes::Place::element;
+        });
+    return static_cast<int>(reads) *
+           passes::instructions_of(Op::read, passes::Precision::fast, false);
+}
+
 ScoreWork score_work(const passes::Mod& mod, passes::Precision most) {
     const ir::Graph& graph = mod.program.graph;
     const std::vector<passes::Precision> precisions = passes::precisions(mod, most);

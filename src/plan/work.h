@@ -35,6 +35,9 @@ bool is_large(const passes::Mod& mod);
 // widths.
 int element_instructions(const passes::Mod& mod, std::span<const ir::NodeId> roots);
 
+// Those of reads alone.
+int read_instructions(const passes::Mod& mod, std::span<const ir::NodeId> roots);
+
 // Instructions that a score mod needs for each element of a forward: all of them, and those of the
 // special function unit (SFU).
 struct ScoreWork {

@@ -12,6 +12,8 @@ struct ForwardSchedule {
     static constexpr int kPolynomials = 0;   // of eight columns, whose exponentials are polynomials
     // Tiles of keys come from where most is added: sm90/key_walk.cuh.
     static constexpr bool kStartsAtHighest = false;
+    // Much is read for each element: addends of a few of a thread's come at a time, in a loop.
+    static constexpr bool kComputesInParts = false;
     static constexpr bool kHasRegistersForColumns = true; // a value for each of a thread's
 };
 

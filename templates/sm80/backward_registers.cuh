@@ -20,7 +20,10 @@ constexpr int rows_at_a_time(int columns, int most) {
 constexpr bool kCrowded = mod::kKeyTile * (mod::kHeadDim + mod::kHeadDimV) >= 128 * kThreads;
 constexpr bool kGreedy = mod::kSavesRegisters > 0 || kHasColumnValues ||
                          mod::kElementGradients > 0; // a mod that needs many
-constexpr int kMostScores = mod::kSavesRegisters >= 2 ? 8 : kCrowded && kGreedy ? 16 : 32;
+constexpr bool kIsWrittenOnce = mod::ScoreDerivative::kIsWrittenOnce;
+constexpr int kMostScores = mod::kSavesRegisters >= 2                 ? 8
+                            : kIsWrittenOnce || (kCrowded && kGreedy) ? 16
+                                                                      : 32;
 constexpr int kScoreRows = rows_at_a_time(mod::kKeyTile, kMostScores);
 constexpr int kGradientRows =
     rows_at_a_time(mod::kHeadDim, kCrowded&& mod::kHeadDim <= 128 ? 16 : 32);

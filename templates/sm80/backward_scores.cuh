@@ -59,6 +59,16 @@ struct EachIsCompared {
         return is_visible(around, row, column);
     }
 };
+// Whether everything of this warp's rectangle of the tile is visible.
+template <typename Scores>
+__device__ inline bool shows_all(const Surroundings& around, const ScoreTile& tile) {
+    const int top = tile.first_q + Scores::first_row(),
+              bottom = top + 16 * Scores::kRowFragments - 1;
+    const int left = tile.first_kv + Scores::first_column(), right = left + 16 * Scores::kUnits - 1;
+    return Mask::shows_all(around.place, tile.is_full, top, bottom, left, right) &&
+           bottom < around.length.queries() && right < around.length.keys();
+}
+
 // A bit for each of a thread's columns, for each of its rows. One column at a time: a mask that is
 // evaluated for all of them at once fills the registers.
 template <typename Scores> struct BitsOfVisible {
@@ -68,6 +78,12 @@ template <typename Scores> struct BitsOfVisible {
     unsigned columns[Scores::kRows] = {};
 
     __device__ BitsOfVisible(const Surroundings& around, const ScoreTile& tile) {
+        if (kIsWrittenOnce && shows_all<Scores>(around, tile)) {
+#pragma unroll
+            for (int row = 0; row < Scores::kRows; ++row)
+                columns[row] = ~0u;
+            return;
+        }
         ScoreRow rows[Scores::kRows];
 #pragma unroll
         for (int i = 0; i < Scores::kRows; ++i)
@@ -90,7 +106,9 @@ template <typename Scores> struct BitsOfVisible {
 // In which order a warp's elements come. What a mod computes for a column lives as long as the
 // column; if there is nothing, it is rows that come and go.
 struct ColumnAfterColumn {
-    template <typename Scores> using Visible = EachIsCompared;
+    template <typename Scores>
+    using Visible =
+        Select<Mask::kIsComparison || !kIsWrittenOnce, EachIsCompared, BitsOfVisible<Scores>>;
     template <typename Scores, typename Seen, typename Visit>
     static __device__ void visit(const Surroundings& around, const ScoreTile& tile,
                                  const Seen& seen, Visit visit) {
@@ -145,25 +163,16 @@ __device__ void differentiate_all(Scores& products, Scores& dp, const Surroundin
         });
 }
 
-// Whether everything of this warp's rectangle of the tile is visible.
-template <typename Scores>
-__device__ inline bool shows_all(const Surroundings& around, const ScoreTile& tile) {
-    const int top = tile.first_q + Scores::first_row(),
-              bottom = top + 16 * Scores::kRowFragments - 1;
-    const int left = tile.first_kv + Scores::first_column(), right = left + 16 * Scores::kUnits - 1;
-    return Mask::shows_all(around.place, tile.is_full, top, bottom, left, right) &&
-           bottom < around.length.queries() && right < around.length.keys();
-}
-
-// Picks the form that this warp's rectangle of the tile needs.
+// Picks the form that this warp's rectangle of the tile needs. Where much
+// is read for each element there is one.
 template <typename Scores>
 __device__ inline void differentiate_tile(Scores& products, Scores& dp, const Surroundings& around,
                                           ScoreTile tile, mod::GradientSums& sums) {
     tile.first_kv = computed_again(tile.first_kv);
-    if (shows_all<Scores>(around, tile))
-        differentiate_all<AllAreVisible>(products, dp, around, tile, sums);
-    else
-        differentiate_all<typename ElementOrder::Visible<Scores>>(products, dp, around, tile, sums);
+    if constexpr (!kIsWrittenOnce)
+        if (shows_all<Scores>(around, tile))
+            return differentiate_all<AllAreVisible>(products, dp, around, tile, sums);
+    differentiate_all<typename ElementOrder::Visible<Scores>>(products, dp, around, tile, sums);
 }
 
 } // namespace sm80

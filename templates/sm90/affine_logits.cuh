@@ -4,6 +4,7 @@
 #include "sm90/element_addend.cuh"
 #include "sm90/logit_addends.cuh"
 #include "sm90/logit_cap.cuh"
+#include "sm90/parts_of_columns.cuh"
 #include "sm90/plain_logits.cuh"
 
 namespace sm90 {
@@ -56,20 +57,36 @@ class AffineLogits : public PlainLogits {
 
     template <typename Source, typename R>
     __device__ void change(Source source, R reach, Scores& scores, int first_key) {
+        const auto ends_before = [&](int j) {
+            return Source::kSource == TableSource::memory && kLimitsReads &&
+                   elements_.ends_before(first_key, j);
+        };
+        if constexpr (mod::ForwardSchedule::kComputesInParts && kForm.has_element_addend &&
+                      !kReadsBias && !kGuesses<Source>)
+            return PartsOfColumns<2>::visit(
+                elements_, first_key, [&](int j) { return !ends_before(j); },
+                [&](int, int, const mod::At& at) {
+                    return of_addend(element_addend(source, at, 0));
+                },
+                [&](int r, int j, bool is_found, float addend) {
+                    float& score = scores[accumulator(r, j)];
+                    score = is_found ? logit_of(score, addend, r, j) : score;
+                });
         ElementAddend<Source> addends;
 #pragma unroll
         for (int j = 0; j < kFragmentColumns; ++j) {
-            if (Source::kSource == TableSource::memory && kLimitsReads &&
-                elements_.ends_before(first_key, j))
-                break;
+            if (ends_before(j)) break;
             elements_.load_shifts(reach, j);
             elements_.load_tables(source, j);
             addends.visit(source, units(), elements_, biases_, first_key, j,
                           [&](int r, float addend) {
                               float& score = scores[accumulator(r, j)];
-                              score = LogitCap::apply(fmaf(score, before_[r], sum(addend, r, j)));
+                              score = logit_of(score, addend, r, j);
                           });
         }
+    }
+    __device__ float logit_of(float score, float addend, int r, int j) const {
+        return LogitCap::apply(fmaf(score, before_[r], sum(addend, r, j)));
     }
     // All that is added to an element, of which this is its own.
     __device__ float sum(float addend, int r, int j) const {
@@ -117,23 +134,41 @@ class BiasFirstLogits : public PlainLogits {
     template <typename Source, typename R>
     __device__ void start_with(Source source, R reach, Scores& scores, unsigned rows,
                                int first_key) {
+        if constexpr (mod::ForwardSchedule::kComputesInParts) {
+            constexpr int kPairs = BiasFragment::kLeastPairs;
+            return PartsOfColumns<2 * kPairs>::visit(
+                elements_, first_key,
+                [&](int first) {
+                    if constexpr (kReadsBias) biases_.load<kPairs>(rows, first / 2, 0);
+                    return true;
+                },
+                [&](int r, int i, const mod::At& at) { return start_of(source, at, r, i); },
+                [&](int r, int j, bool is_found, float start) {
+                    float& score = scores[accumulator(r, j)];
+                    score = is_found ? start : score;
+                });
+        }
         constexpr int kPart = 2 * BiasFragment::kPartPairs; // columns
 #pragma unroll
         for (int part = 0; part < kFragmentColumns; part += kPart) {
-            if constexpr (kReadsBias) biases_.load(rows, part / 2);
+            if constexpr (kReadsBias) biases_.load(rows, part / 2, part / 2);
 #pragma unroll
             for (int j = part; j < part + kPart; ++j) {
                 elements_.load_tabulated(j);
                 elements_.load_shifts(reach, j);
                 elements_.load_tables(source, j);
                 elements_.visit_element(first_key, j, [&](int r, const mod::At& at) {
-                    const float bias = kReadsBias ? biases_.at(r, j) : 0;
-                    const float addend = element_addend(source, at, bias);
-                    scores[accumulator(r, j)] =
-                        kScalesTables ? addend : multiply_finite(addend, before_);
+                    scores[accumulator(r, j)] = start_of(source, at, r, j);
                 });
             }
         }
+    }
+    // With the bias of the fragment's j-th column.
+    template <typename Source>
+    __device__ float start_of(Source source, const mod::At& at, int r, int j) const {
+        const float bias = kReadsBias ? biases_.at(r, j) : 0;
+        const float addend = element_addend(source, at, bias);
+        return kScalesTables ? addend : multiply_finite(addend, before_);
     }
 
     float before_, offsets_[2] = {0, 0};

@@ -34,28 +34,31 @@ class BiasFragment {
 
   public:
     static constexpr int kPartPairs = 2; // of a row, that are loaded together
+    static constexpr int kLeastPairs = kHasPairsOfHalves ? 2 : 1;
 
     // `rows`: the warp's first, in shared memory.
     __device__ void load(unsigned rows) {
 #pragma unroll
         for (int pair = 0; pair < kPairs; pair += kPartPairs)
-            load(rows, pair);
+            load(rows, pair, pair);
     }
-    // Loads pairs of columns, from number `first` on.
-    __device__ void load(unsigned rows, int first) {
+    // Loads pairs of columns, from number `first` on, as those from number `to` on.
+    template <int kCount = kPartPairs> __device__ void load(unsigned rows, int first, int to) {
         const int lane = static_cast<int>(threadIdx.x) % 32;
         if constexpr (kHasPairsOfHalves) {
+            static_assert(kCount == 2);
             // Each lane names a row of one of four 8 x 8 matrices, two of them side by side.
             const unsigned from = rows + bias_chunk_at(lane % 16, lane / 16);
-            load_matrices(later_bias_chunk(from, first), words_[0][first], words_[1][first],
-                          words_[0][first + 1], words_[1][first + 1]);
+            load_matrices(later_bias_chunk(from, first), words_[0][to], words_[1][to],
+                          words_[0][to + 1], words_[1][to + 1]);
         } else {
 #pragma unroll
-            for (int pair = first; pair < first + kPartPairs; ++pair)
+            for (int pair = first; pair < first + kCount; ++pair)
 #pragma unroll
                 for (int r = 0; r < 2; ++r) {
                     const unsigned from = rows + bias_chunk_at(lane / 4 + 8 * r, lane % 4 / 2);
-                    load_shared(later_bias_chunk(from, pair * 2) + lane % 2 * 8, floats_[r][pair]);
+                    load_shared(later_bias_chunk(from, pair * 2) + lane % 2 * 8,
+                                floats_[r][to + pair - first]);
                 }
         }
     }

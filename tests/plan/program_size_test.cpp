@@ -148,6 +148,38 @@ TEST_CASE("copies of what is computed for each element are few where it is much"
     }
 }
 
+TEST_CASE("what is added to elements is computed in parts where much is read") {
+    const auto candidates_of = [](const std::string& text, bool backward) {
+        const auto program = hopper_program(test::program_of(text));
+        REQUIRE(program);
+        const auto plan = make_plan(*program);
+        REQUIRE(plan);
+        return (backward ? plan->backward : plan->forward).front().candidates;
+    };
+    const auto text_of = [](const char* mod) {
+        return std::string(front::find_library_mod(mod)->text);
+    };
+    for (const char* mod : {"graphormer", "graph_edges"}) {
+        CAPTURE(mod);
+        for (const KernelConfig& config : candidates_of(text_of(mod), false))
+            if (config.specialized) CHECK(config.specialized->computes_in_parts);
+        for (const KernelConfig& config : candidates_of(text_of(mod), true))
+            CHECK(config.writes_scores_once);
+    }
+    // Neither functions nor a mask that reads much.
+    std::string mask = "buffer t: f32[KV_LEN, Q_LEN]\nscore_mod = score + t[kv_idx, q_idx]\n"
+                       "mask_mod = t[kv_idx, q_idx] > 0.5";
+    for (int i = 1; i < 8; ++i)
+        mask += " and t[(kv_idx * q_idx + " + std::to_string(i) + ") % 64, 0] > 0.5";
+    for (const std::string& text : {text_of("graph_distance"), text_of("gelu_attention"), mask}) {
+        CAPTURE(text);
+        for (const KernelConfig& config : candidates_of(text, false))
+            if (config.specialized) CHECK_FALSE(config.specialized->computes_in_parts);
+        for (const KernelConfig& config : candidates_of(text, true))
+            if (config.family != "sm90") CHECK_FALSE(config.writes_scores_once);
+    }
+}
+
 TEST_CASE("library mods have a copy for each kind of tile") {
     for (const char* mod : {"causal", "sliding_window", "softcap", "gelu_attention", "alibi_2d",
                             "distance_decay", "t5_bias", "dense_bias", "swin"}) {

@@ -151,6 +151,7 @@ std::string emit_schedule(const plan::WarpSpecializedForward& forward) {
     policy.constant("kRescalesAfter", schedule.rescales_after);
     policy.constant("kPolynomials", schedule.polynomials);
     policy.constant("kStartsAtHighest", forward.starts_at_highest);
+    policy.constant("kComputesInParts", forward.computes_in_parts);
     policy.constant("kHasRegistersForColumns", forward.has_registers_for_columns, true);
     return policy.text();
 }

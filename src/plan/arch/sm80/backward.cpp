@@ -85,6 +85,7 @@ KernelConfig key_kernel(const KernelRequest& request, const BackwardShape& shape
     config.saves_registers = saves_registers;
     config.has_block_mask = request.has_block_mask;
     config.owns_keys = true;
+    config.writes_scores_once = request.reads_much();
     config.tolerated_spills = request.is_long          ? kSpillsOfLong
                               : config.table_words > 0 ? kSpillsOfTables
                                                        : 0;
@@ -111,6 +112,7 @@ std::vector<KernelConfig> short_key_candidates(const KernelRequest& request) {
     config.template_path = "backward_short.cu";
     config.entry = "flexc_backward_short";
     config.table_words = 0;
+    config.writes_scores_once = false;
     config.is_short = true;
     config.shared_value = request.shared_value;
     const int floats = (request.shared_value != ir::kNoNode) + request.sums_batches;
@@ -186,6 +188,7 @@ KernelConfig query_kernel(const KernelRequest& request) {
     config.stages = chosen.stages;
     config.shared_bytes = query_kernel_bytes(request, chosen);
     config.has_block_mask = request.has_block_mask;
+    config.writes_scores_once = request.reads_much();
     config.reason = "dq of a tile of queries, in a fixed order";
     return config;
 }

@@ -189,7 +189,7 @@ bool can_spill_beside(const KernelRequest& request) {
 std::vector<int> register_forms(const KernelRequest& request) {
     if (shares_keys(request) || index_2d_of(request).width != 0) return {0};
     std::vector<int> forms = {0};
-    const bool is_quick = request.element_instructions <= kFewInstructions;
+    const bool is_quick = !request.computes_much();
     if (is_quick && can_spill_beside(request)) forms.push_back(kSavesBeside);
     forms.push_back(kSavesAll);
     if (!request.has_score_mod) return forms;

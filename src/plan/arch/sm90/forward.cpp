@@ -349,8 +349,11 @@ std::string of_kinds(const KernelRequest& request, const ::sm90::ForwardSizes& s
            (sizes.kind_copies != 0 ? ", a copy of their addends for each thread" : "");
 }
 
-bool computes_much(const KernelRequest& request) {
-    return request.element_instructions > kFewInstructions;
+// Whether what is added to elements is computed for a few of a thread's at a time: where many reads
+// are written out otherwise, and none of them is loaded for neighbours together.
+bool computes_in_parts(const KernelRequest& request, Reads reads) {
+    return request.reads_much() && (reads == Reads::plain || reads == Reads::from_tables) &&
+           !tabulated_of(request, reads).any();
 }
 
 // From a tile's first key to the next one's; 0 where no tile of so many keys is aligned.
@@ -390,7 +393,7 @@ KernelConfig configured(const KernelRequest& request, const ForwardSchedule& sch
     // warpgroup does.
     constexpr int kSpillsOutside = 8;
     const bool may_spill_little = reads == Reads::from_aligned_tables ||
-                                  (reads == Reads::from_tables && computes_much(request));
+                                  (reads == Reads::from_tables && request.computes_much());
     config.tolerated_spills = request.is_long               ? kSpillsOfLong
                               : reads == Reads::with_shifts ? kSpillsOfShifts
                               : may_spill_little            ? kSpillsOfTables
@@ -412,6 +415,7 @@ KernelConfig configured(const KernelRequest& request, const ForwardSchedule& sch
         if (config.specialized->key_step != schedule.key_tile)
             config.reason += ", " + std::to_string(config.specialized->key_step) + " keys apart";
     }
+    config.specialized->computes_in_parts = computes_in_parts(request, reads);
     if (starts_at_highest(request, reads)) {
         config.specialized->starts_at_highest = true;
         config.reason += ", keys first to which most is added";
@@ -444,7 +448,7 @@ bool suits_kinds(const KernelRequest& request, const ForwardSchedule& shape) {
 bool suits_tables(const KernelRequest& request, const ForwardSchedule& shape) {
     // What is computed for elements leaves too few registers.
     if (request.computes_table_indices &&
-        (shape.consumers == 3 || (computes_much(request) && !request.copies_table_indices)))
+        (shape.consumers == 3 || (request.computes_much() && !request.copies_table_indices)))
         return false;
     // What is written out for a warp's keys, with tables on chip and in memory: more takes several
     // times as long to compile, and spills.
