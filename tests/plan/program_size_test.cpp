@@ -180,6 +180,22 @@ TEST_CASE("what is added to elements is computed in parts where much is read") {
     }
 }
 
+TEST_CASE("what computes much from values of queries has no tiles of 128 queries") {
+    const auto longest = [](const char* mod) {
+        const auto program =
+            hopper_program(test::program_of(std::string(front::find_library_mod(mod)->text)), 64);
+        REQUIRE(program);
+        const auto plan = make_plan(*program);
+        REQUIRE(plan);
+        return plan->backward.front().candidates.front().query_tile;
+    };
+    for (const char* mod : {"alibi_2d", "point_distance"})
+        CHECK(longest(mod) == 64);
+    // Less, for a mask, and from no values of queries.
+    for (const char* mod : {"paged_alibi", "chosen_blocks", "checkerboard"})
+        CHECK(longest(mod) == 128);
+}
+
 TEST_CASE("library mods have a copy for each kind of tile") {
     for (const char* mod : {"causal", "sliding_window", "softcap", "gelu_attention", "alibi_2d",
                             "distance_decay", "t5_bias", "dense_bias", "swin"}) {

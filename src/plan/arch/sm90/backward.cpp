@@ -121,11 +121,17 @@ bool suits(const KernelRequest& request, const FusedTile& tile) {
     // one by one, registers always spill, and a compile takes up to a minute.
     // Beside a derivative of each score, P would have room in 16 bits only.
     // Sums over distances would need registers that the warps beside the MMAs do not have.
-    // Of a large program that is long for each element, a longer tile has twice as much text.
+    // Of a large program that is long for each element, a longer tile has twice as much text. What
+    // elements compute from values of queries would spill there.
+    constexpr int kMostFromRows = 20; // instructions
+    const bool computes_from_rows = request.has_score_mod && !request.has_block_mask &&
+                                    request.computes_rows &&
+                                    request.element_instructions > kMostFromRows;
     if (tile.query_tile == 2 * kRowBlock &&
         (request.head_dim > 64 || request.adds_elements || request.derivative_uses_score ||
-         (request.is_large && writes_scores_once(request)) || request.sums_distances ||
-         request.sums_tables || request.grid_places > 0 || request.sums_shifts))
+         computes_from_rows || (request.is_large && writes_scores_once(request)) ||
+         request.sums_distances || request.sums_tables || request.grid_places > 0 ||
+         request.sums_shifts))
         return false;
     return accumulators <= kMostAccumulators && fits(request, shape_of(request, tile));
 }
