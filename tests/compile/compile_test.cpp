@@ -10,6 +10,7 @@
 #include "compile/matrix.h"
 #include "cuda/nvrtc.h"
 #include "flexc/compile.h"
+#include "front/library.h"
 #include "support/text.h"
 
 namespace {
@@ -332,6 +333,26 @@ TEST_CASE("what is written once for all tiles of a window spills nothing in its 
     CHECK(compiled.kernel.config.writes_scores_once);
     CHECK(compiled.refused == 0);
     CHECK(compiled.kernel.info.spill_bytes == 0);
+}
+
+TEST_CASE("what reads much for each element spills nothing, nor does its forward at first") {
+    for (const int head_dim : {64, 128})
+        for (const auto kind : {plan::KernelKind::forward, plan::KernelKind::backward_fused}) {
+            CAPTURE(head_dim);
+            const auto compiled =
+                must_compile({.mod = "graphormer",
+                              .text = std::string(front::find_library_mod("graphormer")->text),
+                              .kind = kind,
+                              .forward_kernel = ForwardKernel::automatic,
+                              .backward_kernel = BackwardKernel::automatic,
+                              .head_dim = head_dim,
+                              .head_dim_v = head_dim});
+            CHECK(compiled.kernel.info.spill_bytes == 0);
+            if (kind == plan::KernelKind::forward) {
+                CHECK(compiled.refused == 0);
+                CHECK(compiled.kernel.config.specialized->stages_tables());
+            }
+        }
 }
 
 TEST_CASE("what spills in every form keeps the least, and is generic where it is large") {
