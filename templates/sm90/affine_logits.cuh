@@ -63,7 +63,7 @@ class AffineLogits : public PlainLogits {
         };
         if constexpr (mod::ForwardSchedule::kComputesInParts && kForm.has_element_addend &&
                       !kReadsBias && !kGuesses<Source>)
-            return PartsOfColumns<2>::visit(
+            return PartsOfColumns<2 * kPartPairs>::visit(
                 elements_, first_key, [&](int j) { return !ends_before(j); },
                 [&](int, int, const mod::At& at) {
                     return of_addend(element_addend(source, at, 0));
@@ -135,7 +135,8 @@ class BiasFirstLogits : public PlainLogits {
     __device__ void start_with(Source source, R reach, Scores& scores, unsigned rows,
                                int first_key) {
         if constexpr (mod::ForwardSchedule::kComputesInParts) {
-            constexpr int kPairs = BiasFragment::kLeastPairs;
+            constexpr int kLeast = BiasFragment::kLeastPairs;
+            constexpr int kPairs = kPartPairs < kLeast ? kLeast : kPartPairs;
             return PartsOfColumns<2 * kPairs>::visit(
                 elements_, first_key,
                 [&](int first) {

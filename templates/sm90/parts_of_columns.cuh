@@ -1,5 +1,5 @@
-// What reads much for each element, for a few of a thread's columns at a time in a loop: written out
-// for all of them, it takes far longer to compile, and more instructions than caches hold.
+// What reads much for each element, for a few of a thread's columns at a time in a loop: written
+// out for all of them, it takes far longer to compile, and more instructions than caches hold.
 #pragma once
 
 #include "common/again.cuh"
@@ -7,11 +7,14 @@
 
 namespace sm90 {
 
+// Of a part: four, or two where wide results leave fewer registers.
+constexpr int kPartPairs = mod::kHeadDimV <= 64 ? 2 : 1;
+
 template <int kColumns> struct PartsOfColumns {
     static_assert(kFragmentColumns % kColumns == 0);
 
     // begin(first) of a part's first column, false after the last one; find(r, i, at) of the part's
-    // i-th column and each row; then take(r, j, found) of the same as the thread's j-th column.
+    // i-th column and each row; then take(r, j, is_found, found) of each of the thread's columns.
     template <typename Begin, typename Find, typename Take>
     static __device__ void visit(const ScoreElements& elements, int first_key, Begin begin,
                                  Find find, Take take) {

@@ -350,9 +350,14 @@ std::string of_kinds(const KernelRequest& request, const ::sm90::ForwardSizes& s
 }
 
 // Whether what is added to elements is computed for a few of a thread's at a time: where many reads
-// are written out otherwise, and none of them is loaded for neighbours together.
+// are written out otherwise, and none of them is loaded for neighbours together. Beside wide
+// results too where accumulators start with that; after products, the generic kernel is faster
+// there.
 bool computes_in_parts(const KernelRequest& request, Reads reads) {
-    return request.reads_much() && (reads == Reads::plain || reads == Reads::from_tables) &&
+    constexpr int kNarrow = 64;
+    const bool has_room = request.head_dim_v <= kNarrow || bias_bytes_of(request, reads) > 0;
+    return has_room && request.reads_much() &&
+           (reads == Reads::plain || reads == Reads::from_tables) &&
            !tabulated_of(request, reads).any();
 }
 
