@@ -296,7 +296,7 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
     // What is computed for an element takes longer than so few bytes, and forms seldom help.
     constexpr int kSpillsOfLarge = 64;
     // What sums tables spills in the warps that do, which no form helps.
-    constexpr int kSpillsOfTables = 80, kSpillsOfShifts = 160;
+    constexpr int kSpillsOfTables = 128, kSpillsOfShifts = 160;
     // Forms that save registers cost more than a few words that are read once for each tile.
     constexpr int kSpillsOfScoreMods = 16;
     const bool is_first_of_score_mod = request.has_score_mod && comes_again &&
