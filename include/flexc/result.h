@@ -20,7 +20,7 @@ enum class ErrorCode : std::uint8_t {
     device,          // the driver reported an error
     io,              // a file could not be read or written
     internal,        // a bug in flexc
-    cancelled,       // by the caller's CancelToken
+    cancelled,       // by the caller's CancelToken, or because the process ends
 };
 
 std::string_view name(ErrorCode code);

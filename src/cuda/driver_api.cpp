@@ -58,7 +58,8 @@ Result<DriverApi> open_driver() {
 } // namespace
 
 const Result<DriverApi>& driver_api() {
-    static const Result<DriverApi> kApi = open_driver();
+    // Never destroyed: static objects may end their kernels and streams while the process ends.
+    static const auto& kApi = *new Result<DriverApi>(open_driver());
     return kApi;
 }
 

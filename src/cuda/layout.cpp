@@ -149,7 +149,7 @@ bool Layout::is_repeated(NodeId id) const {
 
 const std::string& Layout::field(passes::ArgumentSlot slot) const {
     const auto found = std::ranges::find(fields_, slot, &ArgumentField::slot);
-    static const std::string kNone = "missing_argument";
+    static const auto& kNone = *new std::string("missing_argument"); // while the process ends too
     return found == fields_.end() ? kNone : found->name;
 }
 

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "cuda/nvrtc_guard.h"
 #include "plan/target.h"
 #include "support/dynlib.h"
 #include "support/env.h"
@@ -95,7 +96,13 @@ std::vector<std::string> search_patterns() {
     return patterns;
 }
 
+Error ending() {
+    return {ErrorCode::cancelled, "the process ends: NVRTC compiles nothing any more"};
+}
+
 Result<Nvrtc> open_nvrtc() {
+    const NvrtcGuard guard;
+    if (exit_has_begun()) return ending();
     Nvrtc api;
     const support::LibrarySearch search = support::find_library(
         {.name = "NVRTC",
@@ -113,8 +120,9 @@ Result<Nvrtc> open_nvrtc() {
     return api;
 }
 
+// Never destroyed: threads may compile while the process ends.
 const Result<Nvrtc>& nvrtc() {
-    static const Result<Nvrtc> kNvrtc = open_nvrtc();
+    static const auto& kNvrtc = *new Result<Nvrtc>(open_nvrtc());
     return kNvrtc;
 }
 
@@ -198,6 +206,8 @@ Result<NvrtcOutput> compile_now(const Translation& translation, std::string_view
         options.push_back("--no-cache");
 
     const auto start = std::chrono::steady_clock::now();
+    const NvrtcGuard guard;
+    if (exit_has_begun()) return ending();
     OwnedProgram program(api);
     int status =
         api.create(&program.handle, translation.main.text.c_str(), translation.main.path.c_str(),
@@ -207,12 +217,16 @@ Result<NvrtcOutput> compile_now(const Translation& translation, std::string_view
         api.set_flow_callback(
             program.handle,
             [](void* payload, void*) {
-                return static_cast<const support::Watch*>(payload)->is_over() ? 1 : 0;
+                register_exit_handler();
+                const auto* const asked = static_cast<const support::Watch*>(payload);
+                return exit_has_begun() || asked->is_over() ? 1 : 0;
             },
             const_cast<support::Watch*>(&watch));
     status = api.compile(program.handle, static_cast<int>(options.size()), options.data());
-    if (status != kSuccess)
+    if (status != kSuccess) {
+        if (exit_has_begun()) return ending();
         if (auto checked = watch.check(); !checked) return checked.error();
+    }
     NvrtcOutput output;
     output.log = log_of(api, program.handle);
     if (status != kSuccess) return failure(api, status, translation, arch, output.log);

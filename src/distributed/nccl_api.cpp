@@ -57,7 +57,8 @@ Result<NcclApi> open_nccl() {
 } // namespace
 
 const Result<NcclApi>& nccl_api() {
-    static const Result<NcclApi> kApi = open_nccl();
+    // Never destroyed: static objects may end their communicators while the process ends.
+    static const auto& kApi = *new Result<NcclApi>(open_nccl());
     return kApi;
 }
 

@@ -1,9 +1,10 @@
-// Ends and forks of processes that compile and run CPU kernels on many threads. `test_process MODE`
+// Ends and forks of processes that compile and run kernels on many threads. `test_process MODE`
 // runs the mode many times, each in a fresh process that is killed when it hangs.
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <bit>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -20,6 +21,8 @@ namespace {
 
 constexpr std::int64_t kHeads = 2, kLength = 300, kDim = 16;
 constexpr unsigned kSeconds = 60; // of one process
+constexpr const char* kArch = "sm_80";
+constexpr int kSkipped = 77; // for ctest
 
 std::string text_of(int number) {
     return "score_mod = score * 1." + std::to_string(number) + " + tanh(score)";
@@ -83,6 +86,54 @@ bool runs(const Kernel& kernel, float* result = nullptr) {
     std::exit(0);
 }
 
+CompileOptions nvrtc_options() {
+    CompileOptions options;
+    options.backward = false;
+    options.cache.disk = options.cache.memory = false;
+    return options;
+}
+
+// Three threads that compile until NVRTC refuses, and some time of it. Only once NVRTC has compiled
+// something are all its finalizers registered.
+void start_nvrtc_compiles(int number) {
+    // Runs after NVRTC's finalizers: for what threads do with what those have destroyed.
+    std::atexit([] { std::this_thread::sleep_for(std::chrono::milliseconds(200)); });
+    if (!compile_offline(text_of(0), nvrtc_options(), kArch)) std::_Exit(2);
+    for (int thread = 0; thread < 3; ++thread)
+        std::thread([thread] {
+            int i = thread;
+            while (compile_offline(text_of(i), nvrtc_options(), kArch))
+                i += 3;
+        }).detach();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20 + 13 * number));
+}
+
+[[noreturn]] void exit_while_nvrtc_compiles(int number) {
+    start_nvrtc_compiles(number);
+    std::exit(0);
+}
+
+// exit() by a thread that compiles, from its log.
+[[noreturn]] void exit_in_log_of_nvrtc_compile(int number) {
+    start_nvrtc_compiles(number);
+    CompileOptions options = nvrtc_options();
+    options.log.write = [](void*, LogLevel, std::string_view) { std::exit(0); };
+    (void)compile_offline(text_of(1), options, kArch);
+    std::_Exit(7);
+}
+
+// The child of a fork has none of the threads that compile, and waits for none.
+[[noreturn]] void exit_of_child_while_nvrtc_compiles(int number) {
+    start_nvrtc_compiles(number);
+    const pid_t process = fork();
+    if (process == 0) {
+        alarm(5);
+        std::exit(0);
+    }
+    int status = 0;
+    std::_Exit(waitpid(process, &status, 0) == process && status == 0 ? 0 : 6);
+}
+
 // A kernel that outlives main, run by a destructor and by an exit handler.
 Kernel& last_kernel() {
     static Kernel kernel;
@@ -127,7 +178,7 @@ int fork_after_threads(int number) {
             alarm(kSeconds / 2);
             float after = 0;
             const bool ran = runs(*kernel, &after);
-            std::_Exit(ran && std::memcmp(&before, &after, sizeof(float)) == 0 ? 0 : 5);
+            std::_Exit(ran && std::bit_cast<int>(before) == std::bit_cast<int>(after) ? 0 : 5);
         }
         int status = 0;
         if (waitpid(process, &status, 0) != process || status != 0) return 6;
@@ -139,6 +190,9 @@ int child(const std::string& mode, int number) {
     setenv("FLEXC_THREADS", "4", 1);
     alarm(kSeconds);
     if (mode == "exit_while_compiling") exit_while_compiling(number);
+    if (mode == "exit_while_nvrtc_compiles") exit_while_nvrtc_compiles(number);
+    if (mode == "exit_in_log_of_nvrtc_compile") exit_in_log_of_nvrtc_compile(number);
+    if (mode == "exit_of_child_while_nvrtc_compiles") exit_of_child_while_nvrtc_compiles(number);
     if (mode == "run_at_exit") return run_at_exit(number);
     return fork_after_threads(number);
 }
@@ -148,6 +202,11 @@ int child(const std::string& mode, int number) {
 int main(int count, char** arguments) {
     if (count == 3) return child(arguments[1], std::atoi(arguments[2]));
     if (count != 2) return 1;
+    if (std::strstr(arguments[1], "nvrtc") != nullptr)
+        if (const auto can = supports(text_of(0), nvrtc_options(), kArch); !can) {
+            std::printf("%s\n", can.error().message.c_str());
+            return kSkipped;
+        }
     int failed = 0;
     constexpr int kTimes = 12;
     for (int number = 0; number < kTimes; ++number) {
