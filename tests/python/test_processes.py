@@ -84,6 +84,22 @@ def test_fork():
     assert os.waitpid(child, 0)[1] == 0
 
 
+def test_end_while_compiling():
+    code = ("import ctypes, sys, threading, time, flexc\n"
+            "def work(first):\n"
+            "    for i in range(first, 10000, 4):\n"
+            "        flexc.compile(f'tanh(score) * 1.{i}', dtype='f32', head_dim=16, device='cpu', disk_cache=False)\n"
+            "for first in range(4):\n"
+            "    threading.Thread(target=work, args=(first,), daemon=True).start()\n"
+            "time.sleep(0.2)\n"
+            # Once the interpreter has ended, for as many seconds as the status says.
+            "libc = ctypes.CDLL(None)\n"
+            "libc.on_exit(ctypes.cast(libc.sleep, ctypes.c_void_p), None)\n"
+            "sys.exit(1)")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
 @pytest.mark.parametrize("what", ["forward", "plan", "error"])
 def test_memory_stays(what):
     kernel = flexc.compile("score + t[h]", dtype="f32", head_dim=8, device="cpu", buffers={"t": "f32[H] grad"})

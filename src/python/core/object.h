@@ -7,6 +7,8 @@
 #include <string>
 #include <utility>
 
+#include "take_lock.h"
+
 namespace flexc::python {
 
 // One reference; empty if a call of Python failed and set an exception.
@@ -40,7 +42,7 @@ class Object {
 class WithoutLock {
   public:
     WithoutLock() : state_(PyEval_SaveThread()) {}
-    ~WithoutLock() { PyEval_RestoreThread(state_); }
+    ~WithoutLock() { flexc_take_lock(state_); }
     WithoutLock(const WithoutLock&) = delete;
     WithoutLock& operator=(const WithoutLock&) = delete;
 
