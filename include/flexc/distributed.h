@@ -254,8 +254,9 @@ class DistributedKernel {
                           std::span<const NamedTensor> buffer_gradients, Stream stream = {}) const;
 
     // Returns shards of queries and keys of one length that give all ranks equally many rows and,
-    // as far as whole chunks allow, equally many visible elements. No communication is needed: the
-    // result is the same on every rank. For ragged layouts, lengths are the rows of packed tensors.
+    // as far as whole chunks allow, equally many visible elements, in as few ranges as possible. No
+    // communication is needed: the result is the same on every rank. For ragged layouts, lengths
+    // are the rows of packed tensors.
     Result<Shards> balanced_shards(const Sizes& sizes, int ranks,
                                    std::span<const NamedTensor> buffers = {},
                                    const DistributedOptions& options = {},

@@ -82,6 +82,7 @@ class Planner {
         distributed::count_steps(plan_, schedule, "ranks");
         distributed::count_area(plan_, *map);
         distributed::describe_rank(plan_);
+        describe_shards(*map);
         describe_visible(schedule);
         return {};
     }
@@ -259,6 +260,26 @@ class Planner {
             plan_.sharded.push_back(std::move(found));
         }
         return {};
+    }
+
+    // Names how the rows of queries are dealt.
+    void describe_shards(const VisibleMap& map) {
+        const Shards& queries = plan_.sizes.queries;
+        const int ranks = queries.ranks();
+        const auto are = [&](const Shards& others) {
+            for (int rank = 0; rank < ranks; ++rank)
+                if (!std::ranges::equal(queries.ranges(rank), others.ranges(rank))) return false;
+            return true;
+        };
+        const char* dealt = "as given";
+        if (are(*Shards::contiguous(queries.length(), ranks)))
+            dealt = "contiguous";
+        else if (are(*Shards::zigzag(queries.length(), ranks)))
+            dealt = "zigzag";
+        else if (queries.length() == plan_.sizes.keys.length() &&
+                 are(distributed::balanced(map, ranks)))
+            dealt = "balanced by what the mask shows";
+        plan_.explanation += formatted("shards: {}\n", dealt);
     }
 
     // Describes the schedule of all ranks, which must be the same on each.

@@ -35,19 +35,24 @@ std::vector<Piece> pieces_of(std::span<const RowRange> queries, std::span<const 
     return pieces;
 }
 
-// Joins adjacent runs.
-std::vector<RowRange> joined_runs(std::span<const Share> shares) {
-    std::vector<RowRange> runs, joined;
-    for (const Share& share : shares)
-        runs.insert(runs.end(), share.runs.begin(), share.runs.end());
-    std::ranges::sort(runs, {}, &RowRange::begin);
-    for (const RowRange& run : runs) {
-        if (!joined.empty() && joined.back().end == run.begin)
-            joined.back().end = run.end;
+// Joins adjacent ranges.
+std::vector<RowRange> joined(std::vector<RowRange> ranges) {
+    std::ranges::sort(ranges, {}, &RowRange::begin);
+    std::vector<RowRange> joined;
+    for (const RowRange& range : ranges) {
+        if (!joined.empty() && joined.back().end == range.begin)
+            joined.back().end = range.end;
         else
-            joined.push_back(run);
+            joined.push_back(range);
     }
     return joined;
+}
+
+std::vector<RowRange> joined_runs(std::span<const Share> shares) {
+    std::vector<RowRange> runs;
+    for (const Share& share : shares)
+        runs.insert(runs.end(), share.runs.begin(), share.runs.end());
+    return joined(std::move(runs));
 }
 
 std::int64_t rows_of(std::span<const Share> shares, int but) {
@@ -122,7 +127,29 @@ double modelled_efficiency(const Schedule& schedule, const VisibleMap& map, doub
     return slowest == 0 ? 1 : all / schedule.ranks() / slowest;
 }
 
+namespace {
+
+// Returns whether no rank has much more to compute than a fair share.
+bool is_even(const VisibleMap& map, const Shards& shards) {
+    constexpr double kMost = 1.05;
+    double most = 0, all = 0;
+    for (int rank = 0; rank < shards.ranks(); ++rank) {
+        double area = 0;
+        for (const RowRange& range : shards.ranges(rank))
+            area += map.area(range, {0, map.keys().length});
+        most = std::max(most, area);
+        all += area;
+    }
+    return most * shards.ranks() <= kMost * all;
+}
+
+} // namespace
+
 Shards balanced(const VisibleMap& map, int ranks) {
+    // Few ranges take few launches and let less travel.
+    for (const auto dealt : {&Shards::contiguous, &Shards::zigzag})
+        if (Shards shards = *dealt(map.queries().length, ranks); is_even(map, shards))
+            return shards;
     // Enough chunks for the largest to be small compared with a rank's share, but none smaller than
     // a tile.
     constexpr std::int64_t kChunksOfRank = 16;
@@ -153,7 +180,7 @@ Shards balanced(const VisibleMap& map, int ranks) {
             hands.push({area + chunk.area, rank});
     }
     for (std::vector<RowRange>& of_rank : ranges)
-        std::ranges::sort(of_rank, {}, &RowRange::begin);
+        of_rank = joined(std::move(of_rank));
     return *Shards::of(axis.length, std::move(ranges));
 }
 

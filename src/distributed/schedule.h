@@ -61,7 +61,8 @@ struct Machine {
 double modelled_efficiency(const Schedule& schedule, const VisibleMap& map, double heads,
                            double bytes_per_key, const Machine& machine);
 
-// Assigns chunks of a sequence so that each rank has equally many rows and visible elements.
+// Gives each rank equally many rows and visible elements: by contiguous or zigzag shards where these
+// are even, otherwise by chunks.
 Shards balanced(const VisibleMap& map, int ranks);
 
 } // namespace flexc::distributed

@@ -81,7 +81,14 @@ class Ranks(CommandTest):
     def test_requests_of_the_same_rows(self):
         lengths = [20, 0, 41, 1]
         self.use_requests(lengths, lengths)
-        self.check([(3, "auto"), (2, "ring")], *self.RAGGED)
+        self.check([(3, "auto"), (2, "ring"), (2, "gather")], *self.RAGGED)
+
+    def test_who_has_which_rows(self):
+        self.use_requests([130, 3, 2, 1], [130, 3, 2, 1])
+        for exchange, shards in [("auto", "balanced"), ("zigzag", "zigzag"), ("ring", "contiguous")]:
+            done = self.mpirun(2, *self.arguments("--ranks", "mpi", "--exchange", exchange, "--json", *self.RAGGED))
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(json.loads(done.stdout)["shards"], shards)
 
     def test_requests_whose_queries_end_with_the_keys(self):
         self.use_requests([9, 1, 0, 14], [20, 31, 3, 0], seqused_q=[7, 1, 0, 14], seqused_k=[20, 25, 3, 0])

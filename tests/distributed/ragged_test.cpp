@@ -2,6 +2,7 @@
 // end. Against the definition in double, as close as the ragged kernel on one rank.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <thread>
@@ -143,8 +144,33 @@ TEST_CASE("ragged: what is of other requests neither travels nor is computed wit
         {.batch = 4, .heads = 2, .kv_heads = 1, .q_len = 256, .kv_len = 256}, 4, {},
         {.lengths = even.lengths()});
     REQUIRE_MESSAGE(balanced.has_value(), balanced.error().message);
-    for (int rank = 0; rank < 4; ++rank)
+    for (int rank = 0; rank < 4; ++rank) {
         CHECK(balanced->rows(rank) == 64);
+        CHECK(balanced->ranges(rank).size() == 1); // contiguous is even
+    }
+}
+
+TEST_CASE(
+    "ragged: documents of unlike lengths are dealt by what they see, where zigzag is uneven") {
+    const RaggedCase unlike{{0, 2304, 2432, 2560, 3072}, {0, 2304, 2432, 2560, 3072}};
+    DistributedCase one = case_of(kTexts[1], unlike);
+    one.backward = false;
+    const DistributedProblem problem(one, 1);
+    const auto balanced = problem.distributed().balanced_shards(
+        {.batch = 4, .heads = 2, .kv_heads = 1, .q_len = 3072, .kv_len = 3072}, 3, {},
+        {.lengths = unlike.lengths()});
+    REQUIRE_MESSAGE(balanced.has_value(), balanced.error().message);
+    const auto most = [&](const Shards& shards, const char* dealt) {
+        double share = 0;
+        for (const auto& plan : plan_all(problem, shards, {unlike, unlike, unlike})) {
+            REQUIRE_MESSAGE(plan.has_value(), plan.error().message);
+            CHECK_MESSAGE(plan->explain().find(dealt) != std::string::npos, plan->explain());
+            share = std::max(share, plan->traffic().visible_area / plan->traffic().fair_area);
+        }
+        return share;
+    };
+    CHECK(most(*balanced, "shards: balanced by what the mask shows\n") < 1.05);
+    CHECK(most(*Shards::zigzag(3072, 3), "shards: zigzag\n") > 1.2);
 }
 
 TEST_CASE("ragged: what cannot be right is refused") {

@@ -76,6 +76,10 @@ RankedProblem problem_of(const BenchCase& bench, const RankedBench& options) {
 // Buffers are the same everywhere; other tensors only as random.
 void fill(RankedCall& call, const BenchCase& bench, bool backward) {
     const FillSpec unit{FillSpec::Kind::normal, 1.0, 0};
+    for (const auto& buffer : bench.buffers) {
+        call.add_buffer(buffer.info, buffer.shape, buffer.bytes);
+    }
+    call.deal();
     auto seed = std::uint64_t{4} * static_cast<std::uint64_t>(call.communicator().rank());
     for (const char* name : {"q", "k", "v", "do"}) {
         if (std::string_view(name) == "do" && !backward) {
@@ -85,9 +89,6 @@ void fill(RankedCall& call, const BenchCase& bench, bool backward) {
         tensor.bytes =
             make_contents(unit, tensor.dtype,
                           tensor.shape(tensor.shards->rows(call.communicator().rank())), ++seed);
-    }
-    for (const auto& buffer : bench.buffers) {
-        call.add_buffer(buffer.info, buffer.shape, buffer.bytes);
     }
     call.prepare();
 }
@@ -131,6 +132,7 @@ nlohmann::json bench_on_ranks(const BenchCase& bench, const RankedBench& options
                          {"ranks", ranks},
                          {"threads", threads ? nlohmann::json(*threads) : nlohmann::json(nullptr)},
                          {"exchange", name(call.plan().exchange())},
+                         {"shards", call.shards()},
                          {"dtype", name(bench.problem.dtype)},
                          {"compile_ms", call.compile_ms()},
                          {"most_work", fair_area == 0 ? 1.0 : most_area / fair_area}};
@@ -200,8 +202,10 @@ void print_ranked_summary(const nlohmann::json& value) {
     if (const auto& visible = value["visible_fraction"]; !visible.is_null()) {
         print(stdout, "; {:.4g} % visible", 100 * visible.get<double>());
     }
-    print(stdout, "; a rank has {:.3f} of a fair share of it at most; compile {:.4g} ms\n",
-          value["most_work"].get<double>(), value["compile_ms"].get<double>());
+    print(stdout,
+          "; {} shards: a rank has {:.3f} of a fair share of it at most; compile {:.4g} ms\n",
+          value["shards"].get<std::string>(), value["most_work"].get<double>(),
+          value["compile_ms"].get<double>());
 }
 
 } // namespace flexc::cli

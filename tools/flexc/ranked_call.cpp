@@ -34,30 +34,47 @@ RankedCall::RankedCall(RankedProblem problem, std::shared_ptr<Communicator> comm
       rank_(communicator_->rank()) {
     compile_ms_ = milliseconds(
         [&] { kernel_ = value_of(compile_distributed(problem_.text, problem_.options)); });
-    const int ranks = communicator_->ranks();
-    const auto& shape = problem_.shape;
-    const std::int64_t queries =
-        shape.query_layout == Layout::ragged ? shape.q_rows : shape.sizes.q_len;
-    const std::int64_t keys =
-        shape.key_layout == Layout::ragged ? shape.kv_rows : shape.sizes.kv_len;
     const std::string_view exchange = option.exchange;
     // Wherever keys travel, across nodes too; a ring by itself is what zigzag is told from.
-    const bool is_zigzag =
-        (exchange != "ring" && exchange != "ulysses") || option.ranks_per_node > 0;
-    const auto dealt = is_zigzag ? &Shards::zigzag : &Shards::contiguous;
-    queries_ = value_of(dealt(queries, ranks));
-    keys_ = value_of(dealt(keys, ranks));
+    is_zigzag_ = (exchange != "ring" && exchange != "ulysses") || option.ranks_per_node > 0;
+    follows_mask_ = exchange == "auto" || exchange == "gather";
     options_.exchange = exchange == "auto"      ? Exchange::automatic
                         : exchange == "gather"  ? Exchange::all_gather
                         : exchange == "ulysses" ? Exchange::ulysses
                                                 : Exchange::ring;
     options_.ranks_per_node = option.ranks_per_node;
     options_.scale = problem_.scale;
-    options_.lengths = shape.lengths.view();
+    options_.lengths = problem_.shape.lengths.view();
     for (const auto& [name, value] : problem_.params) {
         params_.push_back({name, value});
     }
     options_.params = params_;
+}
+
+void RankedCall::deal() {
+    for (auto& buffer : buffers_) {
+        const auto& info = buffer.info;
+        buffer_views_.push_back(
+            {info.name,
+             TensorView::read_only(place(buffer.bytes, buffer.memory), info.dtype, buffer.shape)});
+    }
+    const int ranks = communicator_->ranks();
+    const auto& shape = problem_.shape;
+    const bool is_ragged = shape.query_layout == Layout::ragged;
+    const std::int64_t queries = is_ragged ? shape.q_rows : shape.sizes.q_len;
+    const std::int64_t keys = is_ragged ? shape.kv_rows : shape.sizes.kv_len;
+    // Requests differ in length, so that what rows see does not grow with their position.
+    if (follows_mask_ && is_ragged && queries == keys) {
+        dealt_ = "balanced";
+        auto sizes = shape.sizes;
+        sizes.q_len = sizes.kv_len = queries;
+        queries_ = keys_ = value_of(kernel_.balanced_shards(sizes, ranks, buffer_views_, options_));
+        return;
+    }
+    dealt_ = is_zigzag_ ? "zigzag" : "contiguous";
+    const auto dealt = is_zigzag_ ? &Shards::zigzag : &Shards::contiguous;
+    queries_ = value_of(dealt(queries, ranks));
+    keys_ = value_of(dealt(keys, ranks));
 }
 
 RankTensor& RankedCall::add(const std::string& name, DType dtype, bool is_query,
@@ -121,9 +138,6 @@ void RankedCall::prepare() {
     }
     for (auto& buffer : buffers_) {
         const auto& info = buffer.info;
-        buffer_views_.push_back(
-            {info.name,
-             TensorView::read_only(place(buffer.bytes, buffer.memory), info.dtype, buffer.shape)});
         if (!info.grad || !problem_.backward) {
             continue;
         }

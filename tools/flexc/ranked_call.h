@@ -77,10 +77,12 @@ class RankedCall {
     RankedCall(const RankedCall&) = delete;
     RankedCall& operator=(const RankedCall&) = delete;
 
-    // q, k, v, do or dlse, of zeros for now; valid as long as the call.
-    RankTensor& add_input(const std::string& name);
     void add_buffer(const BufferInfo& info, std::vector<std::int64_t> shape,
                     std::vector<std::byte> bytes);
+    // Once the buffers are there: which rows each rank has.
+    void deal();
+    // Then: q, k, v, do or dlse, of zeros for now; valid as long as the call.
+    RankTensor& add_input(const std::string& name);
     // Once the inputs are there: makes the outputs and the plan.
     void prepare();
 
@@ -91,6 +93,8 @@ class RankedCall {
     // What calls wrote, to outputs() and gradients().
     void fetch();
 
+    // contiguous, zigzag, or balanced by what the mask shows
+    const char* shards() const { return dealt_; }
     double compile_ms() const { return compile_ms_; }
     const DistributedKernel& kernel() const { return kernel_; }
     const DistributedPlan& plan() const { return plan_; }
@@ -112,6 +116,9 @@ class RankedCall {
     int rank_;
     DistributedKernel kernel_;
     double compile_ms_ = 0;
+    bool follows_mask_ = false; // what the exchange asks of the shards; else contiguous
+    bool is_zigzag_ = false;
+    const char* dealt_ = "contiguous";
     Shards queries_, keys_;
     DistributedOptions options_;
     std::vector<ParamValue> params_;

@@ -15,6 +15,11 @@ namespace {
 
 void load(RankedCall& call, const Signature& signature, const TensorFile& file, bool backward) {
     const int rank = call.communicator().rank();
+    for (const auto& buffer : signature.buffers) {
+        const auto& entry = *file.find(buffer.name);
+        call.add_buffer(buffer, entry.shape, value_of(file.read(entry)));
+    }
+    call.deal();
     const auto read = [&](const char* name) {
         const auto* entry = file.find(name);
         if (entry == nullptr) {
@@ -31,10 +36,6 @@ void load(RankedCall& call, const Signature& signature, const TensorFile& file, 
     if (backward) {
         read("do");
         read("dlse");
-    }
-    for (const auto& buffer : signature.buffers) {
-        const auto& entry = *file.find(buffer.name);
-        call.add_buffer(buffer, entry.shape, value_of(file.read(entry)));
     }
 }
 
@@ -143,6 +144,7 @@ RankedRun run_on_ranks(const RankedProblem& problem, const Signature& signature,
     RankedRun result{.compile_ms = call.compile_ms(),
                      .from_cache = call.kernel().kernel().from_cache(),
                      .exchange = call.plan().exchange(),
+                     .shards = call.shards(),
                      .traffic = call.plan().traffic(),
                      .outputs = {}};
     const auto time = [&](void (RankedCall::*pass)()) {

@@ -23,6 +23,7 @@ struct RankedRun {
     double compile_ms = 0, forward_ms = 0, backward_ms = 0;
     bool from_cache = false;
     Exchange exchange = Exchange::automatic;
+    const char* shards = "";           // as RankedCall::shards() says
     Traffic traffic;                   // of this rank
     std::vector<OutputTensor> outputs; // whole, on rank 0; elsewhere empty
 };

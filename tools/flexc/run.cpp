@@ -165,6 +165,7 @@ void report_ranks(const RunOptions& options, const RankedRun& run, int ranks) {
         nlohmann::json value{{"device", options.ranks.ranks == "mpi" ? "cpu" : "cuda"},
                              {"ranks", ranks},
                              {"exchange", name(run.exchange)},
+                             {"shards", run.shards},
                              {"compile_ms", run.compile_ms},
                              {"cached", run.from_cache},
                              {"forward_ms", run.forward_ms},
