@@ -48,8 +48,10 @@ template <typename T> __device__ void store(char* row, long long stride, int col
 
 } // namespace
 
+// A row of blocks for each move.
 extern "C" __global__ void __launch_bounds__(kThreads)
-    flexc_move(const __grid_constant__ Move move) {
+    flexc_move(const __grid_constant__ Moves moves) {
+    const Move& move = moves.all[blockIdx.y];
     // 64-bit divisions take several times as long.
     if (move.units < 1ll << 31)
         move_all<unsigned>(move);

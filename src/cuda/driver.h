@@ -108,8 +108,9 @@ Result<void> copy_to_host_async(void* to, const void* from, std::size_t bytes, v
 Result<void> copy_async(void* to, const void* from, std::size_t bytes, void* stream);
 Result<void> synchronize_context();
 Result<void> synchronize_stream(void* stream);
-// is_urgent: blocks of its kernels are scheduled before waiting blocks of other streams.
-Result<void*> create_stream(bool is_urgent = false);
+// Waiting blocks of a stream's kernels are scheduled before those of streams of lower priority.
+enum class Priority { least, middle, greatest };
+Result<void*> create_stream(Priority priority = Priority::least);
 Result<void> destroy_stream(void* stream);
 struct StreamState {
     std::optional<std::uint64_t> id; // no two streams of a process ever have the same

@@ -80,7 +80,7 @@ Result<void> synchronize_stream(void* stream) {
     return call(&DriverApi::stream_synchronize, "cuStreamSynchronize", stream);
 }
 
-Result<void*> create_stream(bool is_urgent) {
+Result<void*> create_stream(Priority priority) {
     int least = 0, greatest = 0;
     if (auto done =
             call(&DriverApi::priority_range, "cuCtxGetStreamPriorityRange", &least, &greatest);
@@ -88,8 +88,11 @@ Result<void*> create_stream(bool is_urgent) {
         return done.error();
     void* stream = nullptr;
     constexpr unsigned kNonBlocking = 1;
+    const int number = priority == Priority::least    ? least
+                       : priority == Priority::middle ? (least + greatest) / 2
+                                                      : greatest;
     if (auto done = call(&DriverApi::stream_create, "cuStreamCreateWithPriority", &stream,
-                         kNonBlocking, is_urgent ? greatest : least);
+                         kNonBlocking, number);
         !done)
         return done.error();
     return stream;

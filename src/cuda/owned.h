@@ -43,10 +43,10 @@ inline Result<OwnedEvent> make_event(int device) {
     if (!event) return event.error();
     return OwnedEvent(device, *event);
 }
-inline Result<OwnedStream> make_stream(int device, bool is_urgent) {
+inline Result<OwnedStream> make_stream(int device, Priority priority) {
     auto scope = ContextScope::enter(device);
     if (!scope) return scope.error();
-    auto stream = create_stream(is_urgent);
+    auto stream = create_stream(priority);
     if (!stream) return stream.error();
     return OwnedStream(device, *stream);
 }

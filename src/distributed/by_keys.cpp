@@ -9,25 +9,60 @@
 #include "distributed/sinks.h"
 #include "distributed/state.h"
 #include "distributed/work_tensors.h"
+#include "runtime/buffers.h"
 
 namespace flexc::distributed {
 
 namespace {
 
-// The workspace of launches, which share it as they run one after another.
-class Room {
+// The workspaces and streams of launches: the stream of all other work, and one forked from it.
+class Lanes {
   public:
-    static Result<Room> make(const DistributedPlanState& plan) {
-        auto memory = plan.work->tensors().allocate(plan.workspace_bytes);
-        if (!memory) return memory.error();
-        return Room(std::move(*memory), plan.workspace_bytes);
+    // is_forked: of the pass.
+    static Result<Lanes> make(const DistributedPlanState& plan, bool Launch::* is_forked) {
+        Lanes lanes(plan, is_forked);
+        lanes.forks_ = std::ranges::any_of(plan.steps, [&](const StepPlan& step) {
+            return std::ranges::any_of(step.launches, is_forked);
+        });
+        for (Bytes* room : {&lanes.room_, &lanes.room_beside_}) {
+            if (room == &lanes.room_beside_ && !lanes.forks_) continue;
+            auto memory = plan.work->tensors().allocate(plan.workspace_bytes);
+            if (!memory) return memory.error();
+            *room = std::move(*memory);
+        }
+        return lanes;
     }
-    Workspace workspace() const { return {memory_.get(), bytes_}; }
+    bool forks() const { return forks_; }
+    Workspace workspace() const { return {room_.get(), plan_->workspace_bytes}; }
+    Workspace workspace(const Launch& launch) const {
+        return {(launch.*is_forked_ ? room_beside_ : room_).get(), plan_->workspace_bytes};
+    }
+    Stream stream(const Launch& launch) const {
+        return launch.*is_forked_ ? forked_ : plan_->work->stream();
+    }
+
+    // Around the launches of a step.
+    Result<void> begin(std::size_t step) {
+        if (!forks_ || (plan_->steps_overlap && step > 0)) return {};
+        const auto forked = plan_->work->fork();
+        if (!forked) return forked.error();
+        forked_ = *forked;
+        return {};
+    }
+    Result<void> end(std::size_t step) const {
+        const bool goes_on = plan_->steps_overlap && step + 1 < plan_->steps.size();
+        return !forks_ || goes_on ? Result<void>{} : plan_->work->join();
+    }
 
   private:
-    Room(Bytes memory, std::size_t bytes) : memory_(std::move(memory)), bytes_(bytes) {}
-    Bytes memory_;
-    std::size_t bytes_;
+    Lanes(const DistributedPlanState& plan, bool Launch::* is_forked)
+        : plan_(&plan), is_forked_(is_forked) {}
+
+    const DistributedPlanState* plan_;
+    bool Launch::* is_forked_;
+    bool forks_ = false;
+    Bytes room_, room_beside_;
+    Stream forked_;
 };
 
 // The buffers that launches read, or the gradients to which they add.
@@ -91,13 +126,36 @@ TensorView part_of(const TensorView& tensor, const Launch& launch, const RowRang
                    kHeadDim);
 }
 
-// Whether some launches of a step are independent of the others, so that they can run in a second
-// stream.
-bool has_launches_beside(const DistributedPlanState& plan) {
-    return std::ranges::any_of(plan.steps, [](const StepPlan& step) {
-        return std::ranges::count_if(step.launches, &Launch::is_alone) > 1;
-    });
-}
+// f32 sums of buffers' gradients for launches of the forked stream, which run beside launches that
+// add to the call's own sums.
+class SumsBeside {
+  public:
+    static Result<SumsBeside> make(TensorWork& work, const Lanes& lanes,
+                                   std::span<const NamedTensor> sums) {
+        SumsBeside beside(work, sums);
+        if (!lanes.forks()) return beside;
+        for (NamedTensor& one : beside.own_)
+            one.tensor = beside.memory_.zeros(DType::f32, runtime::shape_of(one.tensor));
+        if (!beside.memory_.made()) return beside.memory_.made().error();
+        return beside;
+    }
+    const std::vector<NamedTensor>& views() const { return own_; }
+    // Adds them to the call's sums, after the launches.
+    Result<void> add_to(std::span<const NamedTensor> sums) const {
+        for (std::size_t i = 0; i < own_.size(); ++i)
+            if (own_[i].tensor.data != sums[i].tensor.data)
+                if (auto done = work_->add(own_[i].tensor, sums[i].tensor); !done) return done;
+        return {};
+    }
+
+  private:
+    SumsBeside(TensorWork& work, std::span<const NamedTensor> sums)
+        : work_(&work), memory_(work), own_(sums.begin(), sums.end()) {}
+
+    TensorWork* work_;
+    WorkTensors memory_;
+    std::vector<NamedTensor> own_;
+};
 
 KeyTensors key_tensors(const TensorView& k, const TensorView& v, const LaunchBuffers& buffers) {
     KeyTensors tensors = {k, v};
@@ -110,10 +168,8 @@ KeyTensors key_tensors(const TensorView& k, const TensorView& v, const LaunchBuf
 Result<void> forward_by_keys(const DistributedPlanState& plan, const ForwardTensors& tensors,
                              std::span<const NamedTensor> buffers) {
     const Kernel& kernel = plan.launch_kernel();
-    const auto room = Room::make(plan),
-               room_beside = has_launches_beside(plan) ? Room::make(plan) : room;
-    for (const auto* made : {&room, &room_beside})
-        if (!*made) return made->error();
+    auto lanes = Lanes::make(plan, &Launch::forward_forks);
+    if (!lanes) return lanes.error();
     const bool has_merged = !plan.merged_rows.empty();
     const auto merged = MergedRows::make(plan.work->tensors(), plan.sizes.batch, plan.sizes.heads,
                                          has_merged ? plan.q_rows : 0, kernel.options().head_dim_v,
@@ -123,7 +179,8 @@ Result<void> forward_by_keys(const DistributedPlanState& plan, const ForwardTens
     if (!read) return read.error();
 
     KeyExchange keys(plan, key_tensors(tensors.k, tensors.v, *read));
-    const auto sinks = Sinks::find(plan, tensors.q, read->of_sinks(), room->workspace());
+    if (auto done = keys.begin(); !done) return done;
+    const auto sinks = Sinks::find(plan, tensors.q, read->of_sinks(), lanes->workspace());
     if (!sinks) return sinks.error();
     const auto finish = [&](const RowRange& rows, bool with_part) {
         return merged->finish(rows, with_part, sinks->values(),
@@ -133,12 +190,8 @@ Result<void> forward_by_keys(const DistributedPlanState& plan, const ForwardTens
     for (std::size_t step = 0; step < plan.steps.size(); ++step) {
         const auto blocks = keys.take(step);
         if (!blocks) return blocks.error();
-        const auto lane = plan.work->fork();
-        if (!lane) return lane.error();
-        int alone = 0;
+        if (auto done = lanes->begin(step); !done) return done;
         for (const Launch& launch : plan.steps[step].launches) {
-            // Every second of the independent launches runs in the other stream.
-            const bool is_beside = launch.is_alone && alone++ % 2 == 1;
             const KeyTensors& block = (*blocks)[launch.block];
             const RowRange rows{launch.q_row, launch.q_row + launch.q_count};
             const RowRange& of_heads = plan.steps[step].heads.heads;
@@ -156,8 +209,7 @@ Result<void> forward_by_keys(const DistributedPlanState& plan, const ForwardTens
             }
             if (auto done = kernel.forward(launch.plan, piece,
                                            read->of(plan.steps[step].blocks[launch.block], block),
-                                           (is_beside ? room_beside : room)->workspace(),
-                                           is_beside ? *lane : plan.work->stream());
+                                           lanes->workspace(launch), lanes->stream(launch));
                 !done)
                 return done;
             if (launch.is_alone) continue;
@@ -168,7 +220,7 @@ Result<void> forward_by_keys(const DistributedPlanState& plan, const ForwardTens
             };
             if (auto done = merge(); !done) return done;
         }
-        if (auto done = plan.work->join(); !done) return done;
+        if (auto done = lanes->end(step); !done) return done;
     }
     for (const RowRange& rows : plan.unfinished_rows)
         if (auto done = finish(rows, false); !done) return done;
@@ -182,8 +234,12 @@ Result<void> backward_by_keys(const DistributedPlanState& plan, const BackwardTe
     TensorWork& work = plan.work->tensors();
     const std::int64_t b = plan.sizes.batch;
     const std::int64_t d = kernel.options().head_dim, dv = kernel.options().head_dim_v;
-    const auto room = Room::make(plan);
-    if (!room) return room.error();
+    auto lanes = Lanes::make(plan, &Launch::backward_forks);
+    if (!lanes) return lanes.error();
+    const auto read = LaunchBuffers::make(plan, buffers, false);
+    if (!read) return read.error();
+    KeyExchange keys(plan, key_tensors(tensors.k, tensors.v, *read));
+    if (auto done = keys.begin(); !done) return done;
     WorkTensors sums(work);
     // Rows with a single launch need no sums: it writes the caller's dq.
     const bool has_sums = !plan.merged_rows.empty() || !tensors.dq;
@@ -192,56 +248,61 @@ Result<void> backward_by_keys(const DistributedPlanState& plan, const BackwardTe
     const TensorView dk = sums.zeros(DType::f32, {b, plan.sizes.kv_heads, plan.k_rows, d}),
                      d_v = sums.zeros(DType::f32, {b, plan.sizes.kv_heads, plan.k_rows, dv});
     if (!sums.made()) return sums.made();
-    const auto read = LaunchBuffers::make(plan, buffers, false),
-               learnt = LaunchBuffers::make(plan, sum_views, true);
-    for (const auto* made : {&read, &learnt})
+    const auto sums_beside = SumsBeside::make(work, *lanes, sum_views);
+    if (!sums_beside) return sums_beside.error();
+    const auto learnt = LaunchBuffers::make(plan, sum_views, true),
+               learnt_beside = LaunchBuffers::make(plan, sums_beside->views(), true);
+    for (const auto* made : {&learnt, &learnt_beside})
         if (!*made) return made->error();
-    auto sinks = Sinks::find(plan, tensors.q, read->of_sinks(), room->workspace());
+    auto sinks = Sinks::find(plan, tensors.q, read->of_sinks(), lanes->workspace());
     if (!sinks) return sinks.error();
     if (auto done =
-            sinks->learn(plan, tensors, read->of_sinks(), learnt->of_sinks(), room->workspace());
+            sinks->learn(plan, tensors, read->of_sinks(), learnt->of_sinks(), lanes->workspace());
         !done)
         return done;
     const auto rows = sinks->with_sinks(tensors.lse, tensors.d_lse);
     if (!rows) return rows.error();
 
-    KeyExchange keys(plan, key_tensors(tensors.k, tensors.v, *read));
-    GradientExchange homeward(plan, key_tensors(dk, d_v, *learnt));
+    GradientExchange homeward(plan, key_tensors(dk, d_v, *learnt), lanes->forks());
+    // Before streams part, what both of them need.
+    for (std::size_t step = 0; lanes->forks() && step < plan.steps.size(); ++step)
+        if (auto done = homeward.begin(step); !done) return done;
     for (std::size_t step = 0; step < plan.steps.size(); ++step) {
+        if (!lanes->forks())
+            if (auto done = homeward.begin(step); !done) return done;
         const auto blocks = keys.take(step);
         if (!blocks) return blocks.error();
-        const auto block_sums = homeward.begin(step);
-        if (!block_sums) return block_sums.error();
+        if (auto done = lanes->begin(step); !done) return done;
         for (const Launch& launch : plan.steps[step].launches) {
             const Block& block = plan.steps[step].blocks[launch.block];
             const auto of_queries = [&](const TensorView& tensor) {
                 return part_of(tensor, launch, plan.steps[step].heads.heads);
             };
-            const auto of_keys = [&](const KeyTensors& tensors_of_block, std::size_t which) {
-                return rows_of(tensors_of_block[which], launch.k_row, launch.k_count);
-            };
             const KeyTensors& read_block = (*blocks)[launch.block];
-            const KeyTensors& sum_block = (*block_sums)[launch.block];
+            const KeyTensors& sum_block = homeward.sums(step, launch.block);
             const BackwardTensors piece{
                 .q = of_queries(tensors.q),
-                .k = of_keys(read_block, 0),
-                .v = of_keys(read_block, 1),
+                .k = rows_of(read_block[0], launch.k_row, launch.k_count),
+                .v = rows_of(read_block[1], launch.k_row, launch.k_count),
                 .o = of_queries(tensors.o),
                 .lse = of_queries(rows->lse),
                 .d_out = of_queries(tensors.d_out),
                 .d_lse = of_queries(rows->d_lse),
                 .dq = of_queries(launch.is_alone && tensors.dq ? tensors.dq : dq),
-                .dk = of_keys(sum_block, 0),
-                .dv = of_keys(sum_block, 1)};
+                .dk = rows_of(sum_block[0], launch.k_row, launch.k_count),
+                .dv = rows_of(sum_block[1], launch.k_row, launch.k_count)};
+            const LaunchBuffers& of_buffers = launch.backward_forks ? *learnt_beside : *learnt;
             if (auto done = kernel.backward(launch.plan, piece, read->of(block, read_block),
-                                            learnt->of(block, sum_block), room->workspace(),
-                                            plan.work->stream());
+                                            of_buffers.of(block, sum_block),
+                                            lanes->workspace(launch), lanes->stream(launch));
                 !done)
                 return done;
         }
-        if (auto started = homeward.start(step, *block_sums); !started) return started;
+        if (auto done = lanes->end(step); !done) return done;
+        if (auto started = homeward.start(step); !started) return started;
     }
     if (auto done = homeward.finish(); !done) return done;
+    if (auto done = sums_beside->add_to(sum_views); !done) return done;
     for (const RowRange& range : plan.merged_rows) {
         const auto copied = copy_wanted(work, {{rows_of(dq, range.begin, range.count()),
                                                 rows_of(tensors.dq, range.begin, range.count())}});

@@ -83,46 +83,65 @@ class CudaTensors final : public TensorWork {
         if (!scope) return scope.error();
         return cuda::fill_async(data, 0, bytes, stream_);
     }
-    Result<void> copy(const TensorView& from, const TensorView& to) override {
-        return move(move_of(from, to));
-    }
-    Result<void> add(const TensorView& from, const TensorView& to) override {
-        return move(addition_of(from, to));
-    }
+    using TensorWork::add;
+    using TensorWork::copy;
+    Result<void> copy(std::span<const Moved> all) override { return move(all, move_of); }
+    Result<void> add(std::span<const Moved> all) override { return move(all, addition_of); }
     Result<void> merge(const ranks::PartialSums& sums, const ranks::Part& part) override {
-        return launch(code_->merge(), 32 * part.count, sums, part);
+        return launch(code_->merge(), {32 * part.count}, sums, part);
     }
     Result<void> finish(const ranks::FinishedRows& rows) override {
-        return launch(code_->finish(), 32 * rows.batch * rows.sums.heads * rows.rows, rows);
+        return launch(code_->finish(), {32 * rows.batch * rows.sums.heads * rows.rows}, rows);
     }
     Result<void> add_sinks(const ranks::SinkRows& rows) override {
-        return launch(code_->add_sinks(), rows.count, rows);
+        return launch(code_->add_sinks(), {rows.count}, rows);
     }
     Result<void> sink_gradients(const ranks::SinkGradients& sinks) override {
-        return launch(code_->sink_gradients(), 32 * sinks.count, sinks);
+        return launch(code_->sink_gradients(), {32 * sinks.count}, sinks);
     }
     Result<void> sum(const ranks::RankSums& sums) override {
-        return launch(code_->sum_ranks(), sums.count, sums);
+        return launch(code_->sum_ranks(), {sums.count}, sums);
     }
 
   private:
-    Result<void> move(const ranks::Move& move) { return launch(code_->move(), move.units, move); }
+    // As few launches as can be.
+    template <typename MakeMove> Result<void> move(std::span<const Moved> all, MakeMove make) {
+        ranks::Moves moves;
+        unsigned count = 0;
+        long long most = 0;
+        for (const Moved& one : all) {
+            const ranks::Move move = make(one.from, one.to);
+            if (move.units > 0) {
+                moves.all[count++] = move;
+                most = std::max(most, move.units);
+            }
+            if (count < ranks::Moves::kMost && &one != &all.back()) continue;
+            if (auto done = launch(code_->move(), {most, count}, moves); !done) return done;
+            count = 0;
+            most = 0;
+        }
+        return {};
+    }
 
-    // Launches a thread for each element or row, up to what fills the device.
+    // A thread for each element or row, up to what fills the device, in each row of blocks.
+    struct Threads {
+        long long count = 0;
+        unsigned rows = 1;
+    };
     template <typename... Arguments>
-    Result<void> launch(const cuda::Function& function, long long threads,
+    Result<void> launch(const cuda::Function& function, Threads threads,
                         const Arguments&... arguments) const {
         constexpr long long kMostBlocks = 4096;
-        if (threads == 0) return {};
+        if (threads.count == 0) return {};
         auto scope = enter();
         if (!scope) return scope.error();
-        const long long blocks =
-            std::min((threads + ranks::kThreads - 1) / ranks::kThreads, kMostBlocks);
+        const long long blocks = std::min((threads.count + ranks::kThreads - 1) / ranks::kThreads,
+                                          kMostBlocks / threads.rows);
         // The driver copies them before launch() returns.
         const std::array<void*, sizeof...(arguments)> pointers = {
             const_cast<Arguments*>(&arguments)...};
-        return function.launch({.x = static_cast<unsigned>(blocks)}, {.x = ranks::kThreads}, 0,
-                               stream_, pointers);
+        return function.launch({.x = static_cast<unsigned>(blocks), .y = threads.rows},
+                               {.x = ranks::kThreads}, 0, stream_, pointers);
     }
 
     std::shared_ptr<const DeviceCode> code_;
@@ -132,8 +151,8 @@ class CudaTensors final : public TensorWork {
 
 class CudaWork final : public RankWork {
   public:
-    static Result<std::shared_ptr<RankWork>> make(std::shared_ptr<const DeviceCode> code) {
-        auto work = std::make_shared<CudaWork>(std::move(code));
+    static Result<std::shared_ptr<RankWork>> make(const std::shared_ptr<const DeviceCode>& code) {
+        auto work = std::make_shared<CudaWork>(code);
         if (auto made = work->make_streams(); !made) return made.error();
         return std::shared_ptr<RankWork>(std::move(work));
     }
@@ -169,7 +188,13 @@ class CudaWork final : public RankWork {
 
     TensorWork& tensors() override { return tensors_; }
     Result<TensorWork*> beside() override {
-        if (auto done = order(tensors_.stream(), fork_, beside_.get()); !done) return done.error();
+        for (const auto& [stream, event] :
+             {std::pair{tensors_.stream(), &fork_}, std::pair{lane_.get(), &lane_fork_}})
+            if (auto done = order(stream, *event, beside_.get()); !done) return done.error();
+        return &beside_tensors_;
+    }
+    Result<TensorWork*> beside_forked() override {
+        if (auto done = order(lane_.get(), lane_fork_, beside_.get()); !done) return done.error();
         return &beside_tensors_;
     }
     Result<Communicator::Ticket> start(Communicator& communicator, int channel,
@@ -180,17 +205,21 @@ class CudaWork final : public RankWork {
         if (!scope) return scope.error();
         if (auto done = cuda::record_event(packed_.get(), beside_.get()); !done)
             return done.error();
-        auto ticket = communicator.start_on_stream({beside_.get()}, channel, sends, receives,
-                                                   std::move(memory));
-        if (!ticket) return ticket;
-        // A kernel that transfers messages cannot start while launches occupy all multiprocessors,
-        // so launches wait until it is next in its own stream.
-        if (auto done = cuda::wait_for_event(tensors_.stream(), packed_.get()); !done)
-            return done.error();
-        return ticket;
+        return communicator.start_on_stream({beside_.get()}, channel, sends, receives,
+                                            std::move(memory));
     }
+    // A kernel that moves messages finds no multiprocessor once launches have taken them all: these
+    // come when it is next in its stream.
+    Result<void> let_messages_begin() override {
+        auto scope = tensors_.enter();
+        if (!scope) return scope.error();
+        return cuda::wait_for_event(tensors_.stream(), packed_.get());
+    }
+    // Neither stream of launches waits for the other one's, nor for messages that were started
+    // later.
     Result<void> wait(Communicator& communicator, Communicator::Ticket ticket) override {
-        return communicator.wait_on_stream(ticket, stream());
+        if (auto done = communicator.wait_on_stream(ticket, {arrivals_.get()}); !done) return done;
+        return reach_launches(arrivals_.get());
     }
     Result<void> finish(Communicator& communicator) override {
         return communicator.finish_streams();
@@ -233,12 +262,16 @@ class CudaWork final : public RankWork {
 
   private:
     Result<void> make_streams() {
-        for (auto [stream, is_urgent] : {std::pair{&beside_, true}, std::pair{&lane_, false}}) {
-            auto made = cuda::make_stream(device_, is_urgent);
+        using cuda::Priority;
+        for (auto [stream, priority] :
+             {std::pair{&beside_, Priority::greatest}, std::pair{&lane_, Priority::middle},
+              std::pair{&arrivals_, Priority::greatest}}) {
+            auto made = cuda::make_stream(device_, priority);
             if (!made) return made.error();
             *stream = std::move(*made);
         }
-        for (cuda::OwnedEvent* event : {&fork_, &packed_, &forked_, &joined_, &last_}) {
+        for (cuda::OwnedEvent* event :
+             {&fork_, &lane_fork_, &packed_, &forked_, &joined_, &reached_, &last_}) {
             auto made = cuda::make_event(device_);
             if (!made) return made.error();
             *event = std::move(*made);
@@ -253,19 +286,29 @@ class CudaWork final : public RankWork {
         if (auto done = cuda::record_event(event.get(), earlier); !done) return done;
         return cuda::wait_for_event(later, event.get());
     }
+    // What comes to either stream of launches now comes after what `earlier` has.
+    Result<void> reach_launches(void* earlier) const {
+        auto scope = tensors_.enter();
+        if (!scope) return scope.error();
+        if (auto done = cuda::record_event(reached_.get(), earlier); !done) return done;
+        for (void* const stream : {tensors_.stream(), lane_.get()})
+            if (auto done = cuda::wait_for_event(stream, reached_.get()); !done) return done;
+        return {};
+    }
 
     const int device_;
     std::shared_ptr<DevicePool> pool_;
     CudaTensors tensors_, beside_tensors_;
-    cuda::OwnedStream beside_, lane_;
-    cuda::OwnedEvent fork_, packed_, forked_, joined_, last_; // last: of the call before
+    cuda::OwnedStream beside_, lane_, arrivals_;
+    cuda::OwnedEvent fork_, lane_fork_, packed_, forked_, joined_, reached_;
+    cuda::OwnedEvent last_; // of the call before
     bool has_last_ = false;
 };
 
 } // namespace
 
-Result<std::shared_ptr<RankWork>> make_cuda_work(std::shared_ptr<const DeviceCode> code) {
-    return CudaWork::make(std::move(code));
+Result<std::shared_ptr<RankWork>> make_cuda_work(const std::shared_ptr<const DeviceCode>& code) {
+    return CudaWork::make(code);
 }
 
 } // namespace flexc::distributed

@@ -14,6 +14,6 @@ class DeviceCode;
 Result<std::shared_ptr<const DeviceCode>> load_device_code(int device,
                                                            const CompileOptions& options);
 
-Result<std::shared_ptr<RankWork>> make_cuda_work(std::shared_ptr<const DeviceCode> code);
+Result<std::shared_ptr<RankWork>> make_cuda_work(const std::shared_ptr<const DeviceCode>& code);
 
 } // namespace flexc::distributed

@@ -28,12 +28,16 @@ class HostTensors final : public TensorWork {
         if (bytes > 0) std::memset(data, 0, bytes);
         return {};
     }
-    Result<void> copy(const TensorView& from, const TensorView& to) override {
-        run(move_of(from, to));
+    using TensorWork::add;
+    using TensorWork::copy;
+    Result<void> copy(std::span<const Moved> all) override {
+        for (const Moved& one : all)
+            run(move_of(one.from, one.to));
         return {};
     }
-    Result<void> add(const TensorView& from, const TensorView& to) override {
-        run(addition_of(from, to));
+    Result<void> add(std::span<const Moved> all) override {
+        for (const Moved& one : all)
+            run(addition_of(one.from, one.to));
         return {};
     }
 
@@ -151,12 +155,14 @@ class HostWork final : public RankWork {
 
     TensorWork& tensors() override { return tensors_; }
     Result<TensorWork*> beside() override { return &tensors_; }
+    Result<TensorWork*> beside_forked() override { return &tensors_; }
     Result<Communicator::Ticket> start(Communicator& communicator, int channel,
                                        std::span<const Communicator::Message> sends,
                                        std::span<const Communicator::Message> receives,
                                        std::shared_ptr<void> memory) override {
         return communicator.start(channel, sends, receives, std::move(memory));
     }
+    Result<void> let_messages_begin() override { return {}; }
     Result<void> wait(Communicator& communicator, Communicator::Ticket ticket) override {
         return communicator.wait(ticket);
     }

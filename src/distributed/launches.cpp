@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -26,9 +27,14 @@ std::vector<Block> blocks_of(const Step& step, std::span<const RowRange> own, in
         blocks.back().keys.end = part.run.end;
         blocks.back().parts.push_back(part);
     }
-    for (Block& block : blocks)
-        if (block.parts.size() == 1 && block.parts[0].peer == rank)
-            block.local_row = row_of(own, block.keys.begin);
+    for (Block& block : blocks) {
+        const std::int64_t row = row_of(own, block.keys.begin);
+        if (std::ranges::all_of(block.parts, [&](const Block::Part& part) {
+                return part.peer == rank &&
+                       row_of(own, part.run.begin) == row + part.run.begin - block.keys.begin;
+            }))
+            block.local_row = row;
+    }
     return blocks;
 }
 
@@ -46,14 +52,16 @@ class LaunchPlanner {
         plan_.schedule = schedule.of(rank_);
         if (pieces_ > 1) {
             if (auto compiled = compile_pieces(); !compiled) return compiled;
-            plan_.schedule.steps.resize(static_cast<std::size_t>(pieces_),
-                                        Step(plan_.schedule.steps.front()));
+            const std::vector<Step> of_piece = plan_.schedule.steps;
+            for (int piece = 1; piece < pieces_; ++piece)
+                std::ranges::copy(of_piece, std::back_inserter(plan_.schedule.steps));
         }
         for (std::size_t step = 0; step < plan_.schedule.steps.size(); ++step)
             if (auto added = add_step(plan_.schedule.steps[step], heads_of_step(step)); !added)
                 return added;
         if (auto added = add_sinks(); !added) return added;
         find_merged_rows();
+        fork_launches();
         return {};
     }
 
@@ -64,8 +72,11 @@ class LaunchPlanner {
         const RowRange keys{kv_heads * piece / pieces_, kv_heads * (piece + 1) / pieces_};
         return {{keys.begin * group, keys.end * group}, keys};
     }
+    std::size_t steps_of_piece() const {
+        return plan_.schedule.steps.size() / static_cast<std::size_t>(pieces_);
+    }
     HeadBlock heads_of_step(std::size_t step) const {
-        return heads_of_piece(pieces_ == 1 ? 0 : static_cast<int>(step));
+        return heads_of_piece(static_cast<int>(step / steps_of_piece()));
     }
 
     Result<void> compile_pieces() {
@@ -195,10 +206,9 @@ class LaunchPlanner {
             return one.begin <= piece.queries.begin && piece.queries.begin < one.end;
         });
         if (range == ranges.end() || piece.queries != *range) return false;
-        // Pieces of heads repeat the same step for other heads.
-        const std::size_t steps = pieces_ > 1 ? 1 : plan_.schedule.steps.size();
+        // Pieces of heads repeat the same steps for other heads.
         std::ptrdiff_t of_range = 0;
-        for (const Step& step : std::span(plan_.schedule.steps).first(steps))
+        for (const Step& step : std::span(plan_.schedule.steps).first(steps_of_piece()))
             of_range += std::ranges::count_if(step.pieces, [&](const Piece& one) {
                 return range->begin <= one.queries.begin && one.queries.begin < range->end;
             });
@@ -228,6 +238,43 @@ class LaunchPlanner {
                 last->is_last = last->q_count == rows.count();
             if (last == nullptr || !last->is_last) plan_.unfinished_rows.push_back(rows);
         }
+    }
+
+    // Forward, every other one of a step's launches that need nothing of each other, first those
+    // that wait for keys. Backward, where launches add to the same gradients, all that wait: those
+    // that do not fill the GPU before and after.
+    void fork_launches() {
+        plan_.steps_overlap = plan_.exchange == Exchange::all_gather && pieces_ == 1 &&
+                              plan_.steps.size() == kStepsOfGather &&
+                              std::ranges::all_of(plan_.sharded, &Sharded::is_query);
+        for (StepPlan& step : plan_.steps) {
+            const bool waits = plan_.steps_overlap && &step == &plan_.steps.back();
+            int alone = waits ? 1 : 0;
+            for (Launch& launch : step.launches)
+                launch.forward_forks = launch.is_alone && alone++ % 2 == 1;
+        }
+        if (!plan_.steps_overlap || !has_small_sums() || plan_.steps.front().launches.empty())
+            return;
+        StepPlan& waiting = plan_.steps.back();
+        const bool has_own_sums = std::ranges::all_of(
+            waiting.blocks, [](const Block& block) { return block.local_row < 0; });
+        for (Launch& launch : waiting.launches)
+            launch.backward_forks = has_own_sums;
+    }
+
+    // Launches of the forked stream have sums of buffers' gradients of their own.
+    bool has_small_sums() const {
+        constexpr std::size_t kMostBytes = std::size_t{16} << 20;
+        std::size_t bytes = 0;
+        for (const ir::Buffer& buffer : plan_.kernel->kernel.state().mod.program.buffers) {
+            if (!buffer.grad) continue;
+            std::size_t elements = 1;
+            for (const ir::Dim& dim : buffer.dims)
+                elements *= static_cast<std::size_t>(
+                    dim.is_constant() ? dim.constant : plan_.whole.size_values[dim.size]);
+            bytes += elements * sizeof(float);
+        }
+        return bytes <= kMostBytes;
     }
 
     DistributedPlanState& plan_;

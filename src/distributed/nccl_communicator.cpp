@@ -39,7 +39,8 @@ class Patience {
     bool pause() const {
         const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - begin_;
         if (waited.count() > seconds_) return false;
-        if (waited.count() > 1e-3)
+        constexpr double kSoon = 10e-3; // beside which a pause is short
+        if (waited.count() > kSoon)
             std::this_thread::sleep_for(std::chrono::microseconds(50));
         else
             std::this_thread::yield();
@@ -359,7 +360,7 @@ Result<void> settle(const NcclApi& api, void* asked, int status,
 
 Result<std::shared_ptr<Communicator>> finished(const NcclApi& api, void* comm, int device, int rank,
                                                int ranks, const CommunicatorOptions& options) {
-    auto stream = cuda::make_stream(device, true);
+    auto stream = cuda::make_stream(device, cuda::Priority::greatest);
     if (!stream) {
         api.abort(comm);
         return stream.error();

@@ -1,6 +1,7 @@
 #include "distributed/schedule.h"
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <queue>
 #include <utility>
@@ -9,12 +10,12 @@ namespace flexc::distributed {
 
 namespace {
 
-// Returns the runs of `owner`'s keys that `rank` needs.
-std::vector<RowRange> needed(const Shards& queries, const Shards& keys, const VisibleMap& map,
-                             int rank, int owner) {
+// Returns the runs of `owner`'s keys that the queries need.
+std::vector<RowRange> needed(std::span<const RowRange> queries, const Shards& keys,
+                             const VisibleMap& map, int owner) {
     std::vector<RowRange> needed;
     for (const RowRange& range : keys.ranges(owner)) {
-        const auto runs = map.visible_keys(queries.ranges(rank), range);
+        const auto runs = map.visible_keys(queries, range);
         needed.insert(needed.end(), runs.begin(), runs.end());
     }
     return needed;
@@ -72,21 +73,53 @@ Schedule::Schedule(const Shards& queries, const Shards& keys, const VisibleMap& 
     const int count = queries.ranks();
     const bool in_turn = exchange == Exchange::ring;
     for (RankSchedule& schedule : ranks_)
-        schedule.steps.resize(in_turn ? ranks_.size() : 1);
+        schedule.steps.resize(in_turn ? ranks_.size() : kStepsOfGather);
+    const auto add = [&](int rank, int owner, std::size_t at, std::span<const RowRange> rows) {
+        std::vector<RowRange> runs = needed(rows, keys, map, owner);
+        if (runs.empty()) return;
+        const auto step_of = [&](int who) -> Step& {
+            return ranks_[static_cast<std::size_t>(who)].steps[at];
+        };
+        if (rank != owner) step_of(owner).departures.push_back({rank, runs});
+        step_of(rank).arrivals.push_back({owner, std::move(runs)});
+    };
     for (int rank = 0; rank < count; ++rank) {
+        const std::span<const RowRange> rows = queries.ranges(rank);
         RankSchedule& schedule = ranks_[static_cast<std::size_t>(rank)];
-        for (int owner = 0; owner < count; ++owner) {
+        if (in_turn) {
             // In a ring, each rank receives from another one in each step.
-            const auto at = static_cast<std::size_t>(in_turn ? (rank - owner + count) % count : 0);
-            std::vector<RowRange> runs = needed(queries, keys, map, rank, owner);
-            if (runs.empty()) continue;
-            if (rank != owner)
-                ranks_[static_cast<std::size_t>(owner)].steps[at].departures.push_back(
-                    {rank, runs});
-            schedule.steps[at].arrivals.push_back({owner, std::move(runs)});
+            for (int owner = 0; owner < count; ++owner)
+                add(rank, owner, static_cast<std::size_t>((rank - owner + count) % count), rows);
+            for (Step& step : schedule.steps)
+                step.pieces = pieces_of(rows, joined_runs(step.arrivals), map);
+            continue;
         }
-        for (Step& step : schedule.steps)
-            step.pieces = pieces_of(queries.ranges(rank), joined_runs(step.arrivals), map);
+        std::array<std::vector<RowRange>, kStepsOfGather> of_steps;
+        for (const RowRange& range : rows) {
+            bool waits = false;
+            for (int owner = 0; owner < count && !waits; ++owner)
+                waits = owner != rank && !needed(std::span(&range, 1), keys, map, owner).empty();
+            of_steps[waits ? 1 : 0].push_back(range);
+        }
+        for (std::size_t at = 0; at < kStepsOfGather; ++at) {
+            for (int owner = 0; owner < count; ++owner)
+                add(rank, owner, at, of_steps[at]);
+            schedule.steps[at].pieces =
+                pieces_of(of_steps[at], joined_runs(schedule.steps[at].arrivals), map);
+        }
+    }
+    const bool is_first_empty = std::ranges::all_of(ranks_, [](const RankSchedule& schedule) {
+        return schedule.steps.front().arrivals.empty();
+    });
+    if (!in_turn && is_first_empty)
+        for (RankSchedule& schedule : ranks_)
+            schedule.steps.erase(schedule.steps.begin());
+    for (std::size_t at = 0; at < ranks_.front().steps.size(); ++at) {
+        const bool travels = std::ranges::any_of(ranks_, [&](const RankSchedule& schedule) {
+            return !schedule.steps[at].departures.empty();
+        });
+        for (RankSchedule& schedule : ranks_)
+            schedule.steps[at].travels = travels;
     }
 }
 

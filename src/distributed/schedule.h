@@ -3,6 +3,7 @@
 // one.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -27,12 +28,16 @@ struct Step {
     std::vector<Share> arrivals;   // from whom; of the rank itself: nothing travels
     std::vector<Share> departures; // to whom, for the same step of theirs
     std::vector<Piece> pieces;     // that the arrivals are for
+    bool travels = false;          // something between some ranks: the same on all of them
 };
 
-// All ranks have equally many steps; some may be empty.
+// All ranks have equally many steps; some may be empty. A gather has a step for queries that see
+// only their own rank's keys, which needs no messages, if there are any, and one for all others.
 struct RankSchedule {
     std::vector<Step> steps;
 };
+
+inline constexpr std::size_t kStepsOfGather = 2;
 
 class Schedule {
   public:
@@ -61,8 +66,8 @@ struct Machine {
 double modelled_efficiency(const Schedule& schedule, const VisibleMap& map, double heads,
                            double bytes_per_key, const Machine& machine);
 
-// Gives each rank equally many rows and visible elements: by contiguous or zigzag shards where these
-// are even, otherwise by chunks.
+// Gives each rank equally many rows and visible elements: by contiguous or zigzag shards where
+// these are even, otherwise by chunks.
 Shards balanced(const VisibleMap& map, int ranks);
 
 } // namespace flexc::distributed

@@ -49,8 +49,9 @@ struct Launch {
     Plan plan;
     std::int64_t q_row = 0, q_count = 0; // of this rank's tensors
     std::size_t block = 0;
-    std::int64_t k_row = 0, k_count = 0;    // of the block
-    bool is_alone = false;                  // no other piece has queries of its range
+    std::int64_t k_row = 0, k_count = 0;                // of the block
+    bool is_alone = false;                              // no other piece has queries of its range
+    bool forward_forks = false, backward_forks = false; // in the stream that is forked
     bool is_first = false, is_last = false; // of those that have its queries; the last has all of
                                             // a range, and all heads
 };
@@ -96,6 +97,7 @@ struct DistributedPlanState {
     std::optional<distributed::Requests> requests;
     std::vector<distributed::Sharded> sharded;
     Exchange exchange = Exchange::ring;
+    bool steps_overlap = false; // launches of one go on beside those of the next
     GradientReduction reduction = GradientReduction::sum;
     PlanState whole; // sizes and params of the whole problem
     distributed::RankSchedule schedule;

@@ -2,6 +2,7 @@
 // memory, or in GPU memory in stream order.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <memory>
 #include <span>
@@ -17,6 +18,10 @@ namespace flexc::distributed {
 // it.
 using Bytes = std::shared_ptr<std::byte[]>;
 
+struct Moved {
+    TensorView from, to;
+};
+
 class TensorWork {
   public:
     TensorWork() = default;
@@ -27,10 +32,16 @@ class TensorWork {
     // Aligned for kernels; never null.
     virtual Result<Bytes> allocate(std::size_t bytes) = 0;
     virtual Result<void> clear(void* data, std::size_t bytes) = 0;
-    // Copies between tensors of one shape, and converts from or to f32.
-    virtual Result<void> copy(const TensorView& from, const TensorView& to) = 0;
+    // Copies between tensors of one shape that do not overlap, and converts from or to f32.
+    virtual Result<void> copy(std::span<const Moved> all) = 0;
     // to += from, both f32.
-    virtual Result<void> add(const TensorView& from, const TensorView& to) = 0;
+    virtual Result<void> add(std::span<const Moved> all) = 0;
+    Result<void> copy(const TensorView& from, const TensorView& to) {
+        return copy(std::array{Moved{from, to}});
+    }
+    Result<void> add(const TensorView& from, const TensorView& to) {
+        return add(std::array{Moved{from, to}});
+    }
 
     // See templates/ranks for what these do.
     virtual Result<void> merge(const ranks::PartialSums& sums, const ranks::Part& part) = 0;
@@ -52,9 +63,9 @@ class RankWork {
     virtual Result<void> end() = 0;
     virtual Stream stream() const = 0; // of launches
 
-    // Returns a second stream, for launches that are independent of those in stream() and run
-    // beside them. It starts after all work so far. Later work in stream() after join() waits for
-    // it.
+    // Returns a second stream of higher priority, for launches that are independent of those in
+    // stream() and run beside them. It starts after all work of stream() so far. Later work in
+    // stream() after join() waits for it.
     virtual Result<Stream> fork() = 0;
     virtual Result<void> join() = 0;
 
@@ -63,12 +74,17 @@ class RankWork {
     // Operations on memory that is sent or received. They start after all work so far, and run
     // beside the work of tensors() until wait().
     virtual Result<TensorWork*> beside() = 0;
+    // The same, started after the work of the forked stream alone.
+    virtual Result<TensorWork*> beside_forked() = 0;
     // Starts messages in memory that beside() wrote; `memory` owns it.
     virtual Result<Communicator::Ticket> start(Communicator& communicator, int channel,
                                                std::span<const Communicator::Message> sends,
                                                std::span<const Communicator::Message> receives,
                                                std::shared_ptr<void> memory) = 0;
-    // Later work of tensors() starts when the messages are done.
+    // Later work in stream() starts when what messages need is packed, so that they can begin
+    // before launches occupy the device.
+    virtual Result<void> let_messages_begin() = 0;
+    // Later launches, forked or not, and later work of tensors() start when the messages are done.
     virtual Result<void> wait(Communicator& communicator, Communicator::Ticket ticket) = 0;
     // Waits until all messages are done, with a timeout.
     virtual Result<void> finish(Communicator& communicator) = 0;

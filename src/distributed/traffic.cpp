@@ -106,11 +106,12 @@ void count_ulysses(DistributedPlanState& plan) {
 void count_steps(DistributedPlanState& plan, const Schedule& schedule, std::string_view peers) {
     const int rank = plan.communicator->rank();
     Traffic& traffic = plan.traffic;
-    const std::size_t pieces = plan.piece_kernel ? plan.steps.size() : 1;
+    const std::size_t steps = schedule.of(rank).steps.size(); // of each piece of heads
+    const std::size_t pieces = plan.piece_kernel ? plan.steps.size() / steps : 1;
     std::uint64_t narrow = 0, wide = 0;
     for (std::size_t piece = 0; piece < pieces; ++piece) {
         const std::int64_t heads =
-            pieces == 1 ? plan.sizes.kv_heads : plan.steps[piece].heads.kv_heads.count();
+            pieces == 1 ? plan.sizes.kv_heads : plan.steps[piece * steps].heads.kv_heads.count();
         narrow += bytes_per_key(plan, heads, Way::out);
         wide += bytes_per_key(plan, heads, Way::home);
     }

@@ -61,14 +61,11 @@ class WorkTensors {
 };
 
 // Copies results to the caller's tensors, if there are any.
-struct Wanted {
-    TensorView from, to;
-};
-inline Result<void> copy_wanted(TensorWork& work, std::initializer_list<Wanted> results) {
-    for (const Wanted& one : results)
-        if (one.to)
-            if (auto done = work.copy(one.from, one.to); !done) return done;
-    return {};
+inline Result<void> copy_wanted(TensorWork& work, std::initializer_list<Moved> results) {
+    std::vector<Moved> wanted;
+    for (const Moved& one : results)
+        if (one.to) wanted.push_back(one);
+    return work.copy(wanted);
 }
 
 } // namespace flexc::distributed

@@ -31,4 +31,10 @@ struct Move {
     long long extents[kMostDims], from_strides[kMostDims], to_strides[kMostDims];
 };
 
+// Of one launch: as many as arguments of a kernel have room for.
+struct Moves {
+    static constexpr int kMost = 16;
+    Move all[kMost];
+};
+
 } // namespace ranks

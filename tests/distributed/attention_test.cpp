@@ -3,9 +3,13 @@
 
 #include <chrono>
 #include <initializer_list>
+#include <map>
+#include <memory>
+#include <mutex>
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "cpu_options.h"
@@ -26,6 +30,36 @@ void one_rank_refuses(const char* text, const ShardedBuffer& sharded, const char
     REQUIRE(!kernel);
     CHECK(kernel.error().message == message);
 }
+
+// What ranks start, of each pair of them: (channel, bytes) from one to the other.
+struct Started {
+    using Messages = std::vector<std::pair<int, std::size_t>>;
+    std::mutex mutex;
+    std::map<std::pair<int, int>, Messages> sends, receives;
+};
+class Noted final : public Communicator {
+  public:
+    Noted(std::shared_ptr<Communicator> inner, Started& started)
+        : inner_(std::move(inner)), started_(started) {}
+    int rank() const override { return inner_->rank(); }
+    int ranks() const override { return inner_->ranks(); }
+    Result<Ticket> start(int channel, std::span<const Message> sends,
+                         std::span<const Message> receives, std::shared_ptr<void> memory) override {
+        {
+            const std::lock_guard lock(started_.mutex);
+            for (const Message& one : sends)
+                started_.sends[{rank(), one.peer}].emplace_back(channel, one.bytes);
+            for (const Message& one : receives)
+                started_.receives[{one.peer, rank()}].emplace_back(channel, one.bytes);
+        }
+        return inner_->start(channel, sends, receives, std::move(memory));
+    }
+    Result<void> wait(Ticket ticket) override { return inner_->wait(ticket); }
+
+  private:
+    std::shared_ptr<Communicator> inner_;
+    Started& started_;
+};
 
 } // namespace
 
@@ -149,6 +183,32 @@ TEST_CASE("gradients of buffers: of each rank, their sum, their average; in thei
     one.gradient_type = GradientType::buffer;
     const DistributedProblem narrow(one, 5);
     CHECK(compare(narrow, narrow.on_ranks(shards, shards), narrow.on_one_rank()) == "");
+}
+
+TEST_CASE("two ranks start the messages between them in one order") {
+    if (!has_cpu()) return;
+    // The first two quarters see each other, and so do the second and the fourth: in a ring of four
+    // the third rank needs nobody, and the first nobody in the middle step.
+    DistributedCase one =
+        case_of(kMods[0].second, "buffer quarter: i32[KV_LEN]\n"
+                                 "mask_mod = (quarter[q_idx] <= 1 and quarter[kv_idx] <= 1) or "
+                                 "(quarter[q_idx] % 2 == 1 and quarter[kv_idx] % 2 == 1)");
+    one.heads = 1;
+    one.q_len = one.kv_len = 1024;
+    one.integers["quarter"] = [](std::int64_t i) { return i / 256; };
+    const DistributedProblem problem(one, 1);
+    const Shards shards = *Shards::contiguous(one.q_len, 4);
+    for (const Exchange exchange : {Exchange::ring, Exchange::all_gather}) {
+        CAPTURE(name(exchange));
+        Started started;
+        const Outcome outcome = problem.on_ranks(
+            shards, shards,
+            {.exchange = exchange, .wrap = [&](std::shared_ptr<Communicator> inner) {
+                 return std::make_shared<Noted>(std::move(inner), started);
+             }});
+        CHECK(outcome.error == "");
+        CHECK((started.sends == started.receives));
+    }
 }
 
 TEST_CASE("the same bits, whatever the timing") {

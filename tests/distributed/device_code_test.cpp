@@ -39,7 +39,10 @@ template <typename Work> void each_warp(Work work) {
                 work();
             });
 }
-extern "C" void run_move(const Move* move) { each_thread([&] { flexc_move(*move); }); }
+extern "C" void run_moves(const Moves* moves, unsigned count) {
+    for (blockIdx.y = 0; blockIdx.y < count; ++blockIdx.y)
+        each_thread([&] { flexc_move(*moves); });
+}
 extern "C" void run_merge(const PartialSums* sums, const Part* part) {
     each_warp([&] { flexc_merge(*sums, *part); });
 }
@@ -138,7 +141,14 @@ TEST_CASE("rows are moved, converted and added as the host does it, and nothing 
         distributed::run(move);
         const std::vector<std::byte> by_host = to_memory;
         std::ranges::copy(before, to_memory.begin());
-        module().function<void(const ranks::Move*)>("run_move")(&move);
+        // The last of a launch, whose others have nothing to do.
+        ranks::Moves moves{};
+        const int count = 1 + draw.below(ranks::Moves::kMost);
+        for (ranks::Move& other : moves.all)
+            other = {.units = 0, .rank = 1, .extents = {1}};
+        moves.all[count - 1] = move;
+        module().function<void(const ranks::Moves*, unsigned)>("run_moves")(
+            &moves, static_cast<unsigned>(count));
         CAPTURE(round);
         CAPTURE(name(type.from));
         CAPTURE(name(type.to));

@@ -209,6 +209,29 @@ TEST_CASE("every visible pair is computed once, by any shards, in any exchange")
     }
 }
 
+TEST_CASE("a gather begins with queries that see their own keys alone, while the others' travel") {
+    const Shards shards = *Shards::zigzag(64, 2);
+    const Schedule schedule(shards, shards, causal_map(64, 16), Exchange::all_gather);
+    using Pieces = std::vector<std::pair<RowRange, RowRange>>;
+    const auto pieces = [&](int rank, std::size_t step) {
+        Pieces found;
+        for (const Piece& piece : schedule.of(rank).steps.at(step).pieces)
+            found.emplace_back(piece.queries, piece.keys);
+        return found;
+    };
+    CHECK((pieces(0, 0) == Pieces{{{0, 16}, {0, 16}}}));
+    CHECK((pieces(0, 1) == Pieces{{{48, 64}, {0, 64}}}));
+    CHECK(pieces(1, 0).empty());
+    for (int rank = 0; rank < 2; ++rank) {
+        const Step& alone = schedule.of(rank).steps[0];
+        CHECK(!alone.travels);
+        CHECK(schedule.of(rank).steps[1].travels);
+        CHECK(alone.departures.empty());
+        for (const Share& share : alone.arrivals)
+            CHECK(share.peer == rank);
+    }
+}
+
 TEST_CASE("what is hidden does not travel: a window moves its own length") {
     constexpr std::int64_t kLength = 1 << 20, kWindow = 4096, kTile = 1024;
     VisibleMap map(kLength, kLength, kTile);

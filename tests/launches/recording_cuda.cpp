@@ -69,7 +69,7 @@ std::vector<std::size_t> arguments_of(std::string_view name, std::size_t words) 
     if (name.starts_with("flexc_round_gradients")) return {offsetof(Rounding, type)};
     if (name == "flexc_read_lengths" || name == "flexc_divide_keys")
         return {sizeof(LengthArrays), sizeof(SequenceRecords)};
-    if (name == "flexc_move") return {sizeof(ranks::Move)};
+    if (name == "flexc_move") return {sizeof(ranks::Moves)};
     if (name == "flexc_merge") return {sizeof(ranks::PartialSums), sizeof(ranks::Part)};
     if (name == "flexc_finish") return {sizeof(ranks::FinishedRows)};
     if (name == "flexc_add_sinks") return {sizeof(ranks::SinkRows)};
