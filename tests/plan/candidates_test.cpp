@@ -503,7 +503,8 @@ TEST_CASE("a long program keeps tiles that spill some words") {
         for (const auto kind : {KernelKind::forward, KernelKind::backward_fused}) {
             KernelRequest request = forward(90, DType::bf16, head_dim, head_dim, true);
             request.kind = kind;
-            CHECK(first(request).tolerated_spills == 0);
+            // A score mod's first form of the backward may spill a few words.
+            CHECK(first(request).tolerated_spills == (kind == KernelKind::forward ? 0 : 16));
             request.is_long = true;
             CHECK(first(request).tolerated_spills == 128);
         }
@@ -542,13 +543,14 @@ TEST_CASE("what spills little saves registers, what spills much has smaller tile
         const KernelConfig& one = all.front();
         CHECK(one.query_tile == 128);
         CHECK(one.saving_forms == (has_score_mod ? 3 : 2));
-        CHECK(one.tolerated_spills == 0);
+        CHECK(one.tolerated_spills == (has_score_mod ? 16 : 0));
         CHECK(one.savable_spills == 128);
         const auto forms = static_cast<std::size_t>(one.saving_forms);
         REQUIRE(all.size() == 2 * (forms + 1));
         for (std::size_t i = 1; i <= forms; ++i) {
             CHECK(all[i].query_tile == 128);
             CHECK(all[i].saves_registers == static_cast<int>(i));
+            if (i < forms) CHECK(all[i].tolerated_spills == 0);
         }
         const KernelConfig& smaller = all[forms + 1];
         CHECK(smaller.query_tile == 64);
