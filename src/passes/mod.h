@@ -26,43 +26,44 @@ enum class Place : std::uint8_t {
 };
 std::string_view name(Place place);
 
-// A read whose address is affine in q and kv, along a line of elements that are side by side in the
-// last dim; by passes/shifted_read.h.
+// A read whose address is affine in q and kv, so that a line of elements is contiguous in the last
+// dim. Found by passes/shifted_read.h.
 struct ShiftedRead {
     ir::NodeId read = ir::kNoNode;
-    bool by_key = false; // a line is a key's, and queries are along it
-    // What the last index gains from one query, and one key, to the next: along a line, 1 or -1.
+    bool by_key = false; // a line belongs to a key and runs along queries; otherwise vice versa
+    // Change of the last index from one query, and from one key, to the next: along a line, 1 or
+    // -1.
     int query_step = 0, key_step = 0;
     ir::NodeId index = ir::kNoNode; // the last index without its clamp
-    // What the clamp bounds it by; kNoNode: nothing. Beyond other ends are no elements.
+    // Bounds of the clamp; kNoNode for an end without one, beyond which there are no elements.
     ir::NodeId least = ir::kNoNode, most = ir::kNoNode;
     bool is_clamped() const { return least != ir::kNoNode || most != ir::kNoNode; }
 };
 
-// One read of a grad buffer, and d score_mod / d (what it read). In the term of a sum, both are for
-// each value of its counter.
+// A read of a grad buffer, and the derivative d score_mod / d (what it read). In the term of a sum,
+// both exist for each value of its counter.
 struct ReadGradient {
     ir::NodeId read = ir::kNoNode;
     ir::NodeId partial = ir::kNoNode;
-    // Of reads that are the same for a whole row: whether the partial is too, and whether it is
-    // factor * score + addend, both the same for a whole row.
+    // For reads that are constant along a row: whether the partial is too, and whether it is
+    // factor * score + addend with a factor and an addend that are.
     bool is_of_row = false, is_line_of_row = false;
-    // By passes/table_gradient.h. Of few entries are also reads by distance, by q or by kv;
-    // is_separable: of these, whether each index is a number of the query plus one of the key.
+    // Set by passes/table_gradient.h. Reads by distance, by q or by kv are of few entries too;
+    // is_separable: such a read whose indices each are a number of the query plus one of the key.
     bool is_of_table = false, is_of_few_entries = false, is_separable = false;
-    // By passes/shifted_read.h: each element adds a constant multiple of dS to its own place, or
-    // beyond a clamp to that of its line.
+    // Set by passes/shifted_read.h: each element adds a constant multiple of dS to a place of its
+    // own or, beyond a clamp, to the place of its line.
     bool is_shifted = false;
-    bool is_of_grid = false; // by passes/grid_gradient.h; it is of a table too
-    // By passes/gradient_factor.h: what sums of d loss / d score are multiplied with. Of a read by
-    // distance or of a whole head, they are over diagonals and this is a function of the distance;
-    // of a table it is one number for a head. kNoNode where there is none, or they are the
-    // gradient.
+    bool is_of_grid = false; // set by passes/grid_gradient.h; implies is_of_table
+    // Set by passes/gradient_factor.h: the factor of sums of d loss / d score. For a read by
+    // distance or of a whole head, sums are over diagonals and the factor is a function of the
+    // distance; for a table, it is one number for a head. kNoNode if no factor exists, or if the
+    // sums are the gradient.
     ir::NodeId sum_factor = ir::kNoNode;
 };
 
-// Where digits of q + q_offset and kv + kv_offset begin: kv's digits from there on borrow one where
-// (q + q_offset) % width < (kv + kv_offset) % width.
+// A place at which digits of q + q_offset and kv + kv_offset begin. In their difference, the digits
+// from there on are lower by one (a borrow) if (q + q_offset) % width < (kv + kv_offset) % width.
 struct DigitPlace {
     std::int64_t width = 1, q_offset = 0, kv_offset = 0;
     friend bool operator==(const DigitPlace&, const DigitPlace&) = default;
@@ -71,26 +72,27 @@ struct DigitPlace {
 struct Mod {
     ir::Program program;            // graph holds every node below
     ir::NodeId score = ir::kNoNode; // modified score
-    ir::NodeId mask = ir::kNoNode;  // visible
-    // Of a row, see passes/sink.h; kNoNode where there is none.
+    ir::NodeId mask = ir::kNoNode;  // whether an element is visible
+    // The sink of a row, see passes/sink.h; kNoNode if there is none.
     ir::NodeId sink = ir::kNoNode;
     ir::NodeId d_score = ir::kNoNode; // d score_mod / d score; kNoNode without backward
     std::vector<ReadGradient> gradients;
     std::vector<ReadGradient> sink_gradients; // d sink / d (what each read of it gave)
-    // No gradient that a 2-D key index could sum is not a table's, by passes/table_gradient.h.
+    // Whether every gradient that a 2-D key index could sum is a table's, by
+    // passes/table_gradient.h.
     bool tables_take_all = false;
-    // Where some gradient is_shifted: what the score reads so, by passes/shifted_read.h.
+    // The shifted reads of the score, by passes/shifted_read.h; only if some gradient is_shifted.
     std::vector<ShiftedRead> shifted_reads;
-    // Elements of one distance whose digits borrow alike add to the same places of all tables;
-    // empty where they do not.
+    // Elements of the same distance with the same borrows at these places add to the same places of
+    // all tables; empty if there are no such places.
     std::vector<DigitPlace> digit_places;
-    // The modified score is factor * score + addend, both the same for a whole row: no element of a
-    // row is infinite or NaN unless the row is, and the program hides none.
+    // Whether the modified score is factor * score + addend, both constant along a row. Then no
+    // element is infinite or NaN unless its whole row is, and the program hides none.
     bool is_line_of_row = false;
     analysis::Band band; // of the mask
     analysis::MaskTier mask_tier = analysis::MaskTier::constant;
-    // True where a read that is taken (visible, on a branch that is taken) is outside its buffer;
-    // kNoNode unless reporting was asked for.
+    // Node that is true if a read whose value is used (visible, on a branch that is taken) is
+    // outside its buffer; kNoNode unless reporting was requested.
     ir::NodeId out_of_range = ir::kNoNode;
     bool deterministic = false; // gradients have the same bits on every run
 
@@ -98,32 +100,32 @@ struct Mod {
     std::vector<analysis::Dependence> dependence;
     std::vector<ir::NodeId> counters; // see ir::counters_of
     std::vector<analysis::AffineForm> affine;
-    std::vector<bool> of_distance; // uses q and kv through their difference alone
+    std::vector<bool> of_distance; // uses q and kv only through their difference
     std::vector<analysis::KeyUses> key_uses;
     analysis::Ranges ranges;
     std::vector<Place> place;
-    // Nodes that some root needs, operands first.
+    // The nodes that some root needs, operands first.
     std::vector<ir::NodeId> order;
-    // Of these, by passes/facts.h too.
+    // Reads and differences among these nodes, by passes/facts.h too.
     std::vector<CapturedRead> captured_reads;
     std::vector<DifferenceValue> difference_values;
 };
 
-// The launch arguments that generated code reads, in order: each is one 8-byte word, so that host
-// code can fill them for both backends. A pointer, an int64, or a float / int64 / bool param value.
+// A launch argument that generated code reads: one 8-byte word, so that host code can fill it for
+// both backends. It is a pointer, an int64, or the value of a float / int64 / bool param.
 struct ArgumentSlot {
     enum class Kind : std::uint8_t {
         buffer_data,     // index = buffer
         buffer_extent,   // index = buffer, dim
         buffer_stride,   // index = buffer, dim; in elements
-        gradient_data,   // index = buffer; f32, or in deterministic kernels what sums it
+        gradient_data,   // index = buffer; f32, or the exact sums of deterministic kernels
         gradient_stride, // index = buffer, dim; in elements
         param,           // index = param; float in the low four bytes, or int64, or 0 / 1
         size,            // index = size
         out_of_range,    // int32*
-        first_kv_head,   // over batch and heads of keys: where a launch starts that has not all
-        sequences,       // of programs with other layouts than dense: see common/sequences.h
-        key_numbers,     // likewise, of KeyTable
+        first_kv_head,   // over batch and KV heads: the first one of a launch for a part of them
+        sequences,       // only for layouts other than dense: see common/sequences.h
+        key_numbers,     // likewise: KeyTable::numbers
         key_table_size,
     };
     Kind kind;
@@ -131,18 +133,19 @@ struct ArgumentSlot {
     std::uint32_t dim = 0;
     friend bool operator==(const ArgumentSlot&, const ArgumentSlot&) = default;
 };
-// More than any program has: five kinds of words of each buffer, and five of none.
+// An upper bound for any program: five kinds of words of each buffer, and five others.
 inline constexpr std::size_t kMaxArgumentWords =
     ir::kMaxBuffers * (2 + 3 * std::size_t{kMaxDims}) + ir::kMaxParams + ir::kMaxSizes + 5;
 // Whether the score mod or the sink has a gradient for this buffer.
 bool has_gradient(const Mod& mod, std::uint32_t buffer);
-// Whether the sink has one.
+// Whether the sink has a gradient for this buffer.
 bool has_sink_gradient(const Mod& mod, std::uint32_t buffer);
 // Whether some gradient belongs to the terms of a sum.
 bool has_gradients_of_terms(const Mod& mod);
-// Only what the program uses. Gradient slots are there for grad buffers when mod has gradients.
+// Returns the arguments that the program uses, in order. Grad buffers have gradient slots if the
+// mod has gradients.
 std::vector<ArgumentSlot> argument_slots(const Mod& mod);
-// Which of them it is: the index of its word. Their number where it is none of them.
+// Returns the index of the slot's word, or the number of slots if it is none of them.
 std::size_t word_of(const std::vector<ArgumentSlot>& slots, const ArgumentSlot& slot);
 std::string slot_name(const ArgumentSlot& slot, const ir::Program& program); // "slopes_stride_0"
 

@@ -33,115 +33,133 @@ enum class KernelKind : std::uint8_t {
     round_gradients
 };
 
-// A tile of a shifted read: whether its lines are keys, and bytes of an element.
+// The copied tile of a shifted read.
 struct ShiftedTile {
-    bool by_key = false;
-    int element_bytes = 0;
+    bool by_key = false;   // its lines are keys; otherwise queries
+    int element_bytes = 0; // bytes of an element
 };
 
-// What a forward knows that copies these tiles.
+// The shifted reads that a forward copies by tiles, and what it tabulates besides.
 struct ShiftedTiles {
     std::vector<ShiftedTile> tiles;
     bool have_ends = false; // passes::have_ends()
     passes::TabulatedValues tabulated;
 };
 
-// Everything that the choice of a configuration depends on.
-// Of keys, of which so many are before the next tile's.
+// A size of key tiles that are aligned with the tables in shared memory. The next tile starts
+// `step` keys after a tile's first key.
 struct AlignedTile {
     int keys = 0, step = 0;
 };
 
+// Everything that the choice of a configuration depends on.
 struct KernelRequest {
     KernelKind kind = KernelKind::forward;
     int arch = 80; // compute capability times ten: 80, 86, 90, 100, 120
     DType dtype = DType::bf16;
     int head_dim = 64;
     int head_dim_v = 64;
-    std::optional<DType> kv_dtype = {}; // of keys and values, where it is another
-    bool has_entry_scales = false;      // for each entry of these
+    std::optional<DType> kv_dtype = {}; // of keys and values, if it differs from dtype
+    bool has_entry_scales = false;      // each entry of the key cache has scales of its own
     bool has_score_mod = false;
     bool reports_out_of_range = false;
-    // Of an element of the dense bias that is copied to shared memory: ScoreParts::bias_read, and
-    // in the fused backward passes::dense_bias_of_score.
+    // Bytes of an element of the dense bias that is copied to shared memory, 0 for none. That bias
+    // is ScoreParts::bias_read; in the fused backward, passes::dense_bias_of_score().
     int bias_bytes = 0;
-    bool adds_bias_gradients = false;   // some gradient is summed by GradientSum::dense_bias
-    bool biases_are_of_scores = false;  // and these are all that of the score
-    bool biases_are_narrow = false;     // and these have 16 bits, like the score's
-    bool adds_elements = false;         // some gradient is summed by GradientSum::element
-    bool sums_distances = false;        // some gradient is by GradientSum::distance
-    bool sums_tables = false;           // some gradient is by GradientSum::table
-    bool sums_shifts = false;           // some gradient is by GradientSum::shifted
-    bool adds_many_entries = false;     // some varies within a head, beside few_entries
-    int few_entries = 0;                // gradients of passes::count_few_entries
-    int grid_places = 0;                // places of Mod::digit_places, where kernels may sum grids
-    int query_sums = 0;                 // gradients that are by GradientSum::query
-    bool has_gradients = false;         // some buffer has one
-    bool gradients_vary = false;        // and some do so within a head
-    bool derivative_uses_score = false; // that of the score
-    bool folds_derivative = false;      // and no buffer has a gradient: it is multiplied into P
-    bool partials_use_score = false;    // those of some read
-    bool computes_rows = false;         // in the fused backward: some value of a query
-    bool computes_columns = false;      // and some of a key
-    passes::KeyIndex2d key_index_2d;    // that tiles of keys should fit
-    // Without such a 2-D key index, with it, where tables are kept on chip, and with kinds of keys.
+    // How gradients of buffers are summed, by passes::GradientSum.
+    bool adds_bias_gradients = false;  // some by dense_bias
+    bool biases_are_of_scores = false; // passes::are_biases_of_scores()
+    bool biases_are_narrow = false;    // passes::are_biases_narrow(): 16-bit gradients
+    bool adds_elements = false;        // some by element
+    bool sums_distances = false;       // some by distance
+    bool sums_tables = false;          // some by table
+    bool sums_shifts = false;          // some by shifted
+    // Some gradient differs within a head and is not one of the few_entries.
+    bool adds_many_entries = false;
+    int few_entries = 0;         // passes::count_few_entries()
+    int grid_places = 0;         // number of Mod::digit_places if grids may be summed, else 0
+    int query_sums = 0;          // number of gradients summed by query
+    bool has_gradients = false;  // some buffer has a gradient
+    bool gradients_vary = false; // some gradient differs within a head and is not of a row
+    bool derivative_uses_score = false; // d score_mod / d score uses the score
+    // The derivative uses the score and no buffer has a gradient, so it is multiplied into P.
+    bool folds_derivative = false;
+    bool partials_use_score = false; // d score_mod / d (some read) uses the score
+    bool computes_rows = false;      // the backward computes or reads some value for each query
+    bool computes_columns = false;   // the backward computes or reads some value for each key
+    // The 2-D key index of the score mod. Tiles of keys should be whole rows of it.
+    passes::KeyIndex2d key_index_2d;
+    // What is tabulated in each of the forward's decompositions: the plain one, the one by the 2-D
+    // key index, those with tables and with aligned tables on chip, and the one by kinds of keys.
     passes::TabulatedValues tabulated, tabulated_by_index_2d, tabulated_with_tables,
         tabulated_with_aligned_tables, tabulated_with_kinds;
-    bool adds_by_position = false; // passes::adds_by_position(), of the first of these
-    bool adds_kinds_alone = false; // nothing is added but by key_kinds
-    int key_kinds = 0;             // by which it may multiply; 0 for none
-    // That the forward may copy: all, and ever fewer, down to one.
+    bool adds_by_position = false; // passes::adds_by_position() of the plain decomposition
+    bool adds_kinds_alone = false; // apart from products by key_kinds, nothing changes the scores
+    int key_kinds = 0;             // kinds of keys whose addends QK may multiply; 0 for none
+    // Sets of shifted reads that the forward may copy: first the largest, down to a single read.
     std::vector<ShiftedTiles> shifts;
-    // Of each table that the forward may keep on chip; 0: known when tensors are.
+    // Entries of each table that the forward may keep on chip; 0 if known only at a call.
     std::vector<std::int64_t> table_entries;
-    std::vector<AlignedTile> aligned_tiles; // in which passes::aligned_tables() has all
-    bool adds_tables_alone = false;         // then, and scores are not multiplied
-    bool starts_with_tables = false;        // products may be added to what others have
-    int bias_bytes_with_tables = 0;         // of the dense bias, or of indices of these
-    bool copies_table_indices = false;      // of indices
-    bool computes_table_indices = false;    // for each element, beside sums of two numbers
-    passes::Index2dReads index_2d_reads;    // in the fused backward
-    bool has_block_mask = false;            // a block mask says which tiles are visited
-    bool has_window = false;                // a band with both ends does
-    bool is_ragged = false;                 // queries and keys lie behind those of other requests
-    std::string_view scattered_in = {};     // keys of ragged queries, which are not in order
-    bool has_own_instructions = true;       // of one architecture alone: Target
-    std::string_view generic_because; // why only kernels for tensors of any layout will do, if so
-    int element_instructions = 0;     // plan::element_instructions
-    int read_instructions = 0;        // plan::read_instructions, without the mask
-    ScoreWork score_work;             // plan::score_work
-    bool is_long = false;             // and these are more than kernels write out
-    int copied_instructions = 0;      // in the fused backward: plan::copied_instructions
-    bool is_large = false;            // and plan::is_large
+    // The key tiles for which passes::aligned_tables() covers all tables.
+    std::vector<AlignedTile> aligned_tiles;
+    // With aligned tables, nothing else is added to the scores, and nothing multiplies them.
+    bool adds_tables_alone = false;
+    // Accumulators may start with the entries of tables, so that MMAs add the products to these.
+    bool starts_with_tables = false;
+    // As bias_bytes, if tables are on chip: the copied tile may hold indices of a table instead.
+    int bias_bytes_with_tables = 0;
+    bool copies_table_indices = false; // that tile holds indices
+    // Some index of a table is more than a number of the query plus one of the key, so that a part
+    // of it is computed for each element.
+    bool computes_table_indices = false;
+    passes::Index2dReads index_2d_reads; // what the fused backward reads and sums by such an index
+    bool has_block_mask = false;         // a block mask says which tiles are visited
+    bool has_window = false;             // the mask is bounded by a band with both ends
+    bool is_ragged = false;              // queries and keys of all requests are packed
+    // KeyLayout::things ("pages") if queries are ragged and keys are not in order; else empty.
+    std::string_view scattered_in = {};
+    // The target has the instructions of this architecture alone (sm_90a, not sm_90): Target.
+    bool has_own_instructions = true;
+    // Why only the generic kernels can be used; empty if others can too.
+    std::string_view generic_because;
+    int element_instructions = 0; // plan::element_instructions()
+    int read_instructions = 0;    // plan::read_instructions(), without the mask
+    ScoreWork score_work;         // plan::score_work()
+    bool is_long = false;         // plan::is_long()
+    int copied_instructions = 0;  // plan::copied_instructions(), for the fused backward
+    bool is_large = false;        // plan::is_large(), for the fused backward
     bool deterministic = false;
-    int most_rows = 0; // queries, and keys, that no sequence of a call has more of; 0: any number
+    // No sequence of a call has more queries or more keys than this; 0 for any number.
+    int most_rows = 0;
     ir::NodeId shared_value = ir::kNoNode;        // passes::shared_value()
-    bool sums_batches = false;                    // some gradient is by GradientSum::batch
-    std::optional<ForwardSchedule> schedule = {}; // asked for, instead of the choice
+    bool sums_batches = false;                    // some gradient is summed by GradientSum::batch
+    std::optional<ForwardSchedule> schedule = {}; // requested by the caller; overrides the choice
 
     bool computes_much() const { return element_instructions > kFewInstructions; }
     bool reads_much() const { return read_instructions > kFewInstructions; }
 };
 
-// What a warp-specialized forward has beside the rest.
+// What is fixed in a warp-specialized forward only.
 struct WarpSpecializedForward {
     ForwardSchedule schedule;
-    bool has_registers_for_columns = false; // for a value of each of a thread's columns
+    bool has_registers_for_columns = false; // a thread can keep a value for each of its columns
     ::sm90::ForwardSizes sizes;             // of its tiles and of what it reads
     passes::TabulatedValues tabulated;
-    // Of each table that is kept on chip: those of a slice that is larger are read from memory.
+    // 4-byte words of shared memory for each table on chip. A table whose slice is larger is read
+    // from global memory.
     std::vector<int> table_words;
     bool aligns_tables = false;
-    bool starts_with_tables = false; // products may be added to what these have
-    int key_step = 0; // from a tile's first key to the next one's: its last may be in both
-    bool starts_at_highest = false; // keys come first where most is added to scores
-    bool computes_in_parts = false; // what is added to elements: a few of a thread's at a time
-    int shifted_reads = 0;          // whose tiles are copied
+    bool starts_with_tables = false; // accumulators start with entries of these tables
+    // Keys from a tile's first key to the next tile's. If smaller than the tile, tiles overlap.
+    int key_step = 0;
+    bool starts_at_highest = false; // visits keys with the largest addends first
+    bool computes_in_parts = false; // computes addends for a few of a thread's elements at a time
+    int shifted_reads = 0;          // number of shifted reads whose tiles are copied
     bool stages_tables() const { return !table_words.empty(); }
 };
 
-// What the builder of block masks keeps: intervals of each tile of queries and of keys, and of
-// which heads apart.
+// What the builder of block masks keeps: the number of intervals for each tile of queries and of
+// keys, and whether they differ between batch entries or heads.
 struct BlockMaskFacts {
     int query_facts = 0, key_facts = 0;
     bool by_batch = false, by_head = false;
@@ -149,17 +167,17 @@ struct BlockMaskFacts {
     bool is_dense() const { return queries == Layout::dense && keys == Layout::dense; }
 };
 
-// Tiles of the block mask that a kernel reads, and of which requests its rows are.
+// The tiles of the block mask that a kernel reads, and which requests have rows in it.
 struct MaskTiling {
     int query_tile = 0, key_tile = 0;
-    bool by_keys = false; // rows are tiles of keys
+    bool by_keys = false; // a row of the block mask is a tile of keys, not of queries
     RowsOf rows_of = RowsOf::all;
     friend bool operator==(const MaskTiling&, const MaskTiling&) = default;
 };
 
 struct KernelConfig {
     KernelKind kind = KernelKind::forward;
-    std::string_view family;        // Family::name of whose kernel it is; empty: of none
+    std::string_view family;        // Family::name of the kernel's family; empty for none
     std::string_view template_path; // within templates/: "forward.cu"
     std::string_view entry;         // name of the extern "C" function
     int query_tile = 0;             // kQueryTile ... kSharedBytes of mod.cuh
@@ -170,39 +188,46 @@ struct KernelConfig {
     std::optional<WarpSpecializedForward> specialized;
     std::optional<BlockMaskFacts> block_mask; // set: builds block masks
     std::optional<MaskTiling> mask_tiling;    // set in a pass that reads one
-    // A kernel of a warp-specialized backward, or one that goes before or after it.
+    // The kernel belongs to a warp-specialized backward: the fused one, or a helper that runs
+    // before or after it.
     bool is_warp_specialized = false;
-    int saves_registers = 0;      // in which form of its template, each at the cost of some speed
+    // The form of its template; each higher one needs fewer registers and is slower.
+    int saves_registers = 0;
     bool has_block_mask = false;  // visits the tiles that a block mask names
-    bool has_few_queries = false; // of requests: forward_few.cu
-    bool is_short = false;        // of sequences that are a tile at most
-    int blocks_at_once = 1;       // of those, on a multiprocessor
-    ir::NodeId shared_value = ir::kNoNode; // passes::shared_value(), which they keep
+    bool has_few_queries = false; // for requests with few queries: forward_few.cu
+    bool is_short = false;        // for sequences that fit into one tile
+    int blocks_at_once = 1;       // with is_short: resident blocks on a multiprocessor
+    // With is_short: the passes::shared_value() that blocks keep between sequences.
+    ir::NodeId shared_value = ir::kNoNode;
     bool owns_keys = false; // a block has a tile of keys and visits queries, not the other way
-    int key_width = 0; // of the 2-D key index by which it stages or sums what is read; 0 for none
-    bool stages_columns = false;      // what is read by column of that 2-D key index
-    bool stages_sums = false;         // and what is summed by column
-    int query_sums = 0;               // gradients by query that the block's warps put together
-    int d_scores_stages = 2;          // of a warp-specialized backward; this and the next
-    int bias_stages = 0;              // of the dense bias that it copies; 0 for none
+    // Width of the 2-D key index by which it stages or sums what is read; 0 for none.
+    int key_width = 0;
+    bool stages_columns = false; // stages reads by column of that 2-D key index
+    bool stages_sums = false;    // sums by that index with MMAs, sums by column in shared memory
+    int query_sums = 0;      // gradients by query for which the block's warps combine their sums
+    int d_scores_stages = 2; // of a warp-specialized backward: tiles of dS in shared memory
+    int bias_stages = 0;     // of a warp-specialized backward: copied tiles of the dense bias
     bool adds_bias_gradients = false; // adds tiles of GradientSum::dense_bias
     bool sums_shifts = false;         // adds GradientSum::shifted from the tile of dS
-    // For sums of GradientSum::table, or of grids, of a warp; in a generic backward of each table.
+    // Words of shared memory for sums of GradientSum::table or of grids: for each warp that sums;
+    // in a generic backward, for each table.
     int table_words = 0;
-    int grid_places = 0; // places by which it sums diagonals in parts
-    // Blocks say when they have added to dq; the first stores its part.
+    int grid_places = 0; // digit places by which it sums parts of diagonals
+    // Blocks report when they have added to dq; the first one may then store instead of adding.
     bool reports_additions = false, stores_dq_first = false;
-    bool is_persistent = false; // no more blocks than multiprocessors
-    // One copy of what is computed for a tile's elements serves all kinds of tiles.
+    bool is_persistent = false; // launches at most one block per multiprocessor
+    // One copy of the code for a tile's elements serves all kinds of tiles.
     bool writes_scores_once = false;
 
-    // Which spills make a compiled kernel give way to the next candidate.
-    int tolerated_spills = 0; // bytes; more, and the next is tried
-    // Of the next candidates, so many are this one but save registers: if it spills more bytes than
-    // these can save, they are passed over.
+    // Spills that make a compiled kernel give way to a later candidate, in bytes. Beyond
+    // tolerated_spills, the next candidate is tried.
+    int tolerated_spills = 0;
+    // The next saving_forms candidates are variants of this one that need fewer registers. Beyond
+    // savable_spills, which is the most that they can save, all of them are skipped.
     int saving_forms = 0;
     int savable_spills = 0;
-    // If it spills more than this, the first of them is, which helps beside products alone.
+    // Beyond this, the first of these variants is skipped: it saves registers only in the warps
+    // beside the MMAs.
     int beside_spills = 0;
 
     std::string reason; // one line, for people

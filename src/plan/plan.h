@@ -1,5 +1,5 @@
-// Which kernels compute a program, and how: between the passes, which know no device, and the text
-// of kernels. Pure: values in, values out.
+// Decides which kernels compute a program, and how. It runs after the passes, which are independent
+// of the device, and before kernels are emitted as text. All functions are pure.
 #pragma once
 
 #include <optional>
@@ -12,17 +12,17 @@
 
 namespace flexc::plan {
 
-// Configurations of every family that can do the request, best first.
+// Returns the configurations of every family that can compute the request, best first.
 std::vector<KernelConfig> candidates(const KernelRequest& request);
-// How a block of the forward may divide its work, flexc's own choice first; empty where there is
-// only one way.
+// Returns the ways in which a block of the forward may divide its work, flexc's own choice first;
+// empty if there is only one.
 std::vector<ForwardSchedule> forward_schedules(const KernelRequest& request);
 
-// What calls a variant of a pass takes.
+// Which calls a variant of a pass can serve.
 enum class Calls : std::uint8_t {
-    usual,            // tensors that TMA can walk, where kernels need that; aligned dense biases
-    short_sequences,  // many that are no longer than KernelRequest::most_rows
-    unaligned_biases, // the same, but for rows of dense biases
+    usual,            // tensors that TMA can address, if kernels need that; aligned dense biases
+    short_sequences,  // many sequences of at most KernelRequest::most_rows rows
+    unaligned_biases, // like usual, but rows of dense biases need not be aligned
     any               // tensors of any strides and alignment, any scale and offset
 };
 
@@ -34,32 +34,32 @@ struct Variant {
 };
 
 struct KernelPlan {
-    // For ever more calls, but that those for short sequences go before all. The first is compiled
-    // at once, the others when plan() needs them.
+    // Each variant serves more calls than the one before it, except that those for short sequences
+    // come first. The first variant is compiled at once, the others when plan() needs them.
     std::vector<Variant> forward, backward;
-    std::optional<KernelConfig> block_mask; // that builds them
-    std::optional<KernelConfig> lengths;    // that makes records of requests
+    std::optional<KernelConfig> block_mask; // the kernel that builds block masks
+    std::optional<KernelConfig> lengths;    // the kernel that makes records of requests
 };
 
-// What a user should know who compiles for this target; empty: nothing.
+// Returns what a user who compiles for this target should know; empty if there is nothing.
 std::string_view warning_about(const Target& target);
 
-// An error where the options ask for kernels that there are none of.
+// Returns the kernels of a program, or an error if the options ask for kernels that do not exist.
 Result<KernelPlan> make_plan(const Program& program);
 
-// The pass of a variant whose main kernel is `main`.
+// Returns the pass of a variant whose main kernel is `main`.
 PassPlan pass_of(const Program& program, const Variant& variant, const KernelConfig& main);
-// Of the block mask of a kernel; of_requests: of layouts other than dense.
+// Returns the tiles of a kernel's block mask; of_requests: the layout is not dense.
 MaskTiling mask_tiling(const KernelConfig& kernel, bool of_requests);
-// The main kernel's configuration with another schedule.
+// Returns the main kernel's configuration with another schedule.
 KernelConfig with_schedule(const Variant& variant, const ForwardSchedule& schedule);
 
-// An error where every candidate of kernels that were demanded spilled. Usual calls alone are held
-// to what was demanded: others have kernels of their own.
+// Returns an error if the options demand kernels of which every candidate spilled. Only variants
+// for usual calls are checked, because others have kernels of their own.
 Result<void> check_demands(const Program& program, const Variant& variant,
                            const KernelConfig& main);
 
-// For people: the first choice of each pass, its steps and its workspace.
+// Describes for people the first choice of each pass, its steps and its workspace.
 std::string text_of(const KernelPlan& plan, const Program& program);
 
 } // namespace flexc::plan
