@@ -1,4 +1,4 @@
-// Tiles of the backward kernels.
+// Chooses the tiles of the generic backward kernels.
 #include <algorithm>
 #include <array>
 
@@ -14,7 +14,7 @@ struct BackwardShape {
     int query_tile, key_tile, warps, stages;
 };
 
-// Best first. The last ones fit the largest rows into the smallest shared memory.
+// Best first. The last ones fit the widest rows into the smallest shared memory.
 constexpr std::array kKeyShapes = {
     BackwardShape{128, 128, 8, 2}, BackwardShape{64, 128, 8, 2}, BackwardShape{64, 128, 8, 1},
     BackwardShape{64, 64, 8, 2},   BackwardShape{64, 64, 8, 1},  BackwardShape{64, 64, 4, 1},
@@ -39,12 +39,13 @@ int query_kernel_bytes(const KernelRequest& request, const BackwardShape& shape)
     return ::sm80::backward_query_layout(sizes_of(request, shape)).bytes;
 }
 
-// Bytes that may spill beside such sums: of what is used once or twice for a tile.
+// Bytes that may spill in kernels that sum tables: of values that are used once or twice per tile.
 constexpr int kSpillsOfTables = 32;
 
-// For sums of each gradient that meets few entries; 0 where there are none, or no room.
+// Returns the words of shared memory for the sums of each gradient of few entries; 0 if there is
+// none, or if they do not fit.
 int table_words_of(const KernelRequest& request, const BackwardShape& shape) {
-    // Warps have whole panels of so many keys.
+    // Each warp needs whole panels of this many keys.
     constexpr int kPanelKeys = 64;
     if (request.few_entries == 0 || shape.key_tile % kPanelKeys != 0) return 0;
     for (const int words : {4096, 2048, 1024, 512, 256})
@@ -53,22 +54,23 @@ int table_words_of(const KernelRequest& request, const BackwardShape& shape) {
     return 0;
 }
 
-// Accumulators of one thread where most are alive: the results and two tiles of scores.
+// Returns the accumulators of a thread where most are live: the results and two tiles of scores.
 int accumulators(const BackwardShape& shape, int result_rows, int result_columns) {
     return (result_rows * result_columns + 2 * shape.query_tile * shape.key_tile) /
            (32 * shape.warps);
 }
 
-// Of 255 registers. Floats need more beside them, each operand being split in two; a score_mod
-// needs some for itself, above all where its rows stay.
+// Returns how many of a thread's 255 registers may be accumulators. Floats need more other
+// registers, because each operand is split in two; a score_mod needs some, most of all in the dq
+// kernel, where rows of queries stay.
 int accumulator_limit(const KernelRequest& request) {
     if (request.dtype == DType::f32) return 150;
     if (!request.has_score_mod) return 200;
     return request.kind == KernelKind::backward_dq ? 150 : 192;
 }
 
-// As saves_registers says: the template can work on fewer rows at a time, on fewer still, and then
-// on one element after the other.
+// Returns the configuration of the kernel for a tile of keys. saves_registers: 0 to 3; with higher
+// values, the template works on fewer rows at a time, and finally on single elements.
 KernelConfig key_kernel(const KernelRequest& request, const BackwardShape& shape,
                         int saves_registers) {
     KernelConfig config;
@@ -100,11 +102,12 @@ KernelConfig key_kernel(const KernelRequest& request, const BackwardShape& shape
     return config;
 }
 
-// Of sequences that are one tile at most.
+// Tiles for short sequences, each of which fits into a single tile.
 constexpr std::array kShortKeyShapes = {BackwardShape{16, 16, 1, 1}, BackwardShape{32, 32, 2, 1},
                                         BackwardShape{64, 64, 4, 1}};
 
-// Each with fewer blocks on a multiprocessor than the one before, until nothing spills.
+// Returns candidates for short sequences, each with fewer resident blocks than the one before. The
+// first one that does not spill is used.
 std::vector<KernelConfig> short_key_candidates(const KernelRequest& request) {
     const BackwardShape& shape =
         *std::ranges::find(kShortKeyShapes, request.most_rows, &BackwardShape::key_tile);
@@ -142,7 +145,7 @@ std::vector<KernelConfig> backward_candidates(const KernelRequest& request, bool
                    fits(shape);
         });
     };
-    // A smaller tile costs less than additions to memory.
+    // A smaller tile with sums on chip costs less than adding to memory.
     auto found =
         first_that([&](const BackwardShape& shape) { return table_words_of(request, shape) > 0; });
     if (found == kKeyShapes.end())
@@ -150,9 +153,10 @@ std::vector<KernelConfig> backward_candidates(const KernelRequest& request, bool
             return key_kernel_bytes(request, shape) <= shared_memory_limit(request.arch);
         });
     const BackwardShape chosen = found == kKeyShapes.end() ? kKeyShapes.back() : *found;
-    // Saving registers helps where results take half of them. The template begins with the first
-    // step where gradients or values of keys need many. What is long for each element is written
-    // out for few rows at a time: for all of them it takes several times as long to compile.
+    // Saving registers helps if results take half of them. If gradients or values of keys need many
+    // registers, the template itself starts with the first step. Programs with long code for each
+    // element start with few rows at a time: unrolling all rows takes several times as long to
+    // compile.
     constexpr int kFewRows = 2, kMostSavings = 3;
     const bool crowded =
         chosen.key_tile * (request.head_dim + request.head_dim_v) >= 128 * 32 * chosen.warps;

@@ -1,4 +1,4 @@
-// Tiles of the forward kernel.
+// Chooses the tiles of the generic forward kernels.
 #include "plan/arch/sm80/sm80.h"
 
 #include "sm90/few_layout.h"
@@ -11,8 +11,9 @@
 namespace flexc::plan::sm80 {
 namespace {
 
-// Most accumulators of a thread, of its 255 registers. More would spill, or leave no room for the
-// values that a program keeps for its rows. For f32, operands that are split in two need room too.
+// Returns how many of a thread's 255 registers may be accumulators. More would spill, or leave no
+// room for the values that a program keeps for its rows. For f32, operands that are split in two
+// need registers too.
 int accumulator_limit(DType dtype) { return dtype == DType::f32 ? 140 : 176; }
 
 struct Shape {

@@ -1,4 +1,4 @@
-// The steps of a forward and of a backward.
+// The steps of the generic forward and backward, and the family that they belong to.
 #include "plan/arch/sm80/sm80.h"
 #include "plan/gradients.h"
 #include "plan/program.h"
@@ -19,14 +19,15 @@ Launch launch(std::size_t kernel, const KernelConfig& config, Extent blocks) {
             .shared_bytes = config.shared_bytes};
 }
 
-// Of floats in the workspace.
+// Returns the number of floats in a workspace array with `columns` floats for each query.
 Extent query_rows(const Program& program, int columns) {
     if (program.options().query_layout == Layout::ragged)
         return {{{columns, {{Of::heads}, {Of::all_queries}}}}};
     return {{{columns, {{Of::batch}, {Of::heads}, {Of::queries}}}}};
 }
 
-// Of short sequences: as many blocks as a GPU has room for, one after another of which each has.
+// For short sequences: launches as many blocks as the GPU can hold at once, each of which computes
+// one sequence after another.
 void make_persistent(const KernelConfig& main, Launch& launch) {
     launch.is_persistent = true;
     launch.blocks_at_once = main.blocks_at_once;
@@ -41,7 +42,7 @@ PassPlan forward(const Program& program, const KernelConfig& main) {
     return pass;
 }
 
-// What weights are relative to, and delta, of each query.
+// Adds the steps that find, for each query, the reference of its weights, and delta.
 void add_delta(const Program& program, bool has_sink, PassPlan& pass) {
     pass.steps.push_back(find_references(program, pass.main));
     const KernelConfig& kernel = pass.kernels.front();
@@ -56,13 +57,14 @@ void add_delta(const Program& program, bool has_sink, PassPlan& pass) {
 
 PassPlan backward(const Program& program, const KernelConfig& main) {
     const bool is_split = main.kind == KernelKind::backward_dkdv;
-    // Short sequences have their dq from the main kernel.
+    // For short sequences, the main kernel computes dq too.
     const bool is_fused = !is_split && !main.is_short;
     const int head_dim = program.options().head_dim;
     KernelRequest of_dq = program.request(KernelKind::backward_dq);
     of_dq.has_block_mask = main.has_block_mask;
     const bool has_sink = program.mod().sink != ir::kNoNode;
-    // A block with all of a sequence finds what it needs of its queries by itself.
+    // A block that has a whole sequence computes delta of its queries itself, unless a sink needs
+    // it before.
     const bool has_delta = has_sink || !main.is_short;
     PassPlan pass;
     if (has_delta) pass.kernels.push_back(delta_kernel());
@@ -113,7 +115,7 @@ void add_few_queries(const Program& program, PassPlan& pass) {
     const KernelRequest request = program.request(KernelKind::forward);
     pass.kernels.push_back(few_queries_kernel(request));
     const int columns = program.options().head_dim_v + 2;
-    // Parts that there may be, for each head of keys; `factors`: what each of them has.
+    // Returns the largest number of parts, for each KV head, times of_each and `factors`.
     const auto parts = [&](std::int64_t of_each, const std::vector<Length>& factors) -> Extent {
         std::vector<Length> of_requests = factors, others = factors;
         of_requests.insert(of_requests.end(), {{Of::batch}, {Of::kv_heads}});
@@ -135,7 +137,7 @@ void add_few_queries(const Program& program, PassPlan& pass) {
         few.used_shared_bytes = {
             {{::sm80::few_bytes(sizes, 0)}, {of_tile, {tiles_of(Of::few_rows, sizes.query_tile)}}}};
     few.starts_early =
-        request.arch >= 90 && pass.kernels[kernel].has_block_mask; // before it is built
+        request.arch >= 90 && pass.kernels[kernel].has_block_mask; // before the block mask is built
     few.writes = {Region::partial_results};
     Launch merge =
         launch(kernel, pass.kernels[kernel],

@@ -1,4 +1,5 @@
-// Tiles of Hopper's fused backward kernel, and the kernels before and after it.
+// Chooses the tiles of Hopper's fused backward kernel, and configures the kernels that run before
+// and after it.
 #include <algorithm>
 #include <limits>
 #include <string>
@@ -14,15 +15,15 @@ using ::sm90::BackwardShape;
 
 struct FusedTile {
     int query_tile = 0;
-    bool stages_columns = false; // of the 2-D key index
-    bool stages_sums = false;    // of its columns, by products
+    bool stages_columns = false; // stages reads by column of the 2-D key index
+    bool stages_sums = false;    // sums by that index with MMAs
     int d_scores_stages = 2;
-    int bias_stages = 0;              // tiles of a dense bias in shared memory
-    bool adds_bias_gradients = false; // tiles of its gradient there
-    int table_words = 0;              // for sums of tables or grids, of each warp that finds them
-    int grid_places = 0;              // of grids
-    int saves_registers = 0;          // which of register_forms()
-    int saving_forms = 0;             // that come after it
+    int bias_stages = 0;              // tiles of the dense bias in shared memory
+    bool adds_bias_gradients = false; // adds tiles of the dense bias's gradient
+    int table_words = 0;              // for sums of tables or grids, of each warp that sums
+    int grid_places = 0;              // number of digit places by which it sums grids
+    int saves_registers = 0;          // one of register_forms()
+    int saving_forms = 0;             // number of forms of the same tile after this one
 
     bool has_dense_bias() const { return bias_stages > 0 || adds_bias_gradients; }
 };
@@ -35,24 +36,26 @@ BackwardShape heads_of(const KernelRequest& request) {
 }
 bool shares_keys(const KernelRequest& request) { return heads_of(request).shares_keys(); }
 
-// Shared keys leave no room for what is staged by a 2-D key index.
+// Returns what is read and summed by a 2-D key index. Nothing if warpgroups share keys, because no
+// shared memory is left to stage it.
 passes::Index2dReads index_2d_of(const KernelRequest& request) {
     return shares_keys(request) ? passes::Index2dReads{} : request.index_2d_reads;
 }
-// Nor do tiles of a dense bias.
+// Tiles of a dense bias leave no shared memory for it either.
 passes::Index2dReads index_2d_of(const KernelRequest& request, const FusedTile& tile) {
     return tile.has_dense_bias() ? passes::Index2dReads{} : index_2d_of(request);
 }
 
-// Whether MMAs can sum a tile over the 2-D key index: its keys are whole rows, of whole steps.
+// Whether MMAs can sum a tile by the 2-D key index: its keys must be whole rows, and a row a whole
+// number of MMA steps.
 bool sums_by_mma(const passes::Index2dReads& reads) {
     constexpr int kStep = 16;
     return reads.width > 0 && 64 * ::sm90::kConsumers % reads.width == 0 &&
            reads.width % kStep == 0 && reads.sums_are_linear;
 }
 
-// What a kernel with this tile has in shared memory; with the most that it may stage for a query,
-// because what a program computes there is known when its text is emitted.
+// Returns the sizes that determine the kernel's shared memory. It reserves the maximum for values
+// of a query, because what a program needs there is known only when its text is emitted.
 BackwardShape shape_of(const KernelRequest& request, const FusedTile& tile) {
     const passes::Index2dReads index_2d = index_2d_of(request, tile);
     BackwardShape shape = heads_of(request);
@@ -73,8 +76,8 @@ BackwardShape shape_of(const KernelRequest& request, const FusedTile& tile) {
     shape.column_sums = tile.stages_sums && index_2d.sums_columns ? index_2d.width : 0;
     shape.has_block_mask = request.has_block_mask;
     shape.is_ragged = request.is_ragged;
-    // Where blocks are short enough to gain by it, or some have no keys. Sums of gradients of
-    // buffers at a block's end take longer there.
+    // Persistent blocks pay off if blocks are short, or if some of them have no queries to visit.
+    // Without a mask, not with gradients of buffers, whose sums at a block's end take longer then.
     constexpr int kShortHeadDim = 64;
     const bool is_short =
         !request.has_gradients && std::max(request.head_dim, request.head_dim_v) <= kShortHeadDim;
@@ -88,21 +91,24 @@ bool fits(const KernelRequest& request, const BackwardShape& shape) {
     return backward_layout(shape).end <= shared_memory_limit(request.arch);
 }
 
-// With sums of queries that the block's warps put together: all, where there is room for them.
+// Returns the shape with shared memory in which the block's warps combine their sums by query; the
+// shape itself if these do not all fit.
 BackwardShape with_query_sums(const KernelRequest& request, const BackwardShape& shape) {
     BackwardShape gathering = shape;
     gathering.query_sums = request.query_sums;
     return !shape.shares_keys() && fits(request, gathering) ? gathering : shape;
 }
 
-// Whether what is computed for elements is too long to be written out for each kind of tile:
-// compilers take more than linear time over it, and spill more. Less is beside a block mask, which
-// leaves fewer registers.
+// Whether the code for elements is too long to be emitted for each kind of tile: compilers take
+// more than linear time for it, and spill more. The limit is lower with a block mask, which leaves
+// fewer registers.
 bool writes_scores_once(const KernelRequest& request) {
-    // The library's mods have at most 128, and those of them that change scores no block mask.
+    // In instructions. The library's mods have at most 128, and those that change scores have no
+    // block mask.
     constexpr int kMost = 140, kMostWhereShort = 60;
     const bool is_short = request.is_large || (request.has_score_mod && request.has_block_mask);
-    // Functions of scores beside gradients of buffers leave two copies too few registers.
+    // Functions of scores, together with gradients of buffers, leave too few registers for two
+    // copies.
     constexpr int kNarrowHeads = 192;
     if (request.partials_use_score && request.score_work.special_functions != 0 &&
         request.head_dim + request.head_dim_v > kNarrowHeads)
@@ -112,17 +118,20 @@ bool writes_scores_once(const KernelRequest& request) {
 
 bool suits(const KernelRequest& request, const FusedTile& tile) {
     if (shares_keys(request)) return tile.query_tile == kRowBlock;
-    // Two tiles of scores, dk and dv; the rest of 240 registers is for fragments and the mod.
+    // Of a thread: two tiles of scores, dk and dv. The rest of its 240 registers is for fragments
+    // and the mod.
     constexpr int kMostAccumulators = 192;
     const int accumulators =
         tile.query_tile +
         (padded_columns(request.head_dim) + padded_columns(request.head_dim_v)) / 2;
-    // A warpgroup's piece of dq is 64 columns, or 64 of 128 rows. Where so many elements are added
-    // one by one, registers always spill, and a compile takes up to a minute.
-    // Beside a derivative of each score, P would have room in 16 bits only.
-    // Sums over distances would need registers that the warps beside the MMAs do not have.
-    // Of a large program that is long for each element, a longer tile has twice as much text. What
-    // elements compute from values of queries would spill there.
+    // Tiles of 128 queries are not for every program, as a warpgroup's piece of dq is 64 columns,
+    // or 64 of 128 rows:
+    // - If elements are added one by one, registers always spill, and a compile takes up to a
+    // minute.
+    // - With a derivative of each score, P would fit in 16 bits only.
+    // - Sums over distances would need registers that the warps beside the MMAs do not have.
+    // - The text of a large program with long code for each element would be twice as long.
+    // - What elements compute from values of queries would spill.
     constexpr int kMostFromRows = 20; // instructions
     const bool computes_from_rows = request.has_score_mod && !request.has_block_mask &&
                                     request.computes_rows &&
@@ -136,7 +145,7 @@ bool suits(const KernelRequest& request, const FusedTile& tile) {
     return accumulators <= kMostAccumulators && fits(request, shape_of(request, tile));
 }
 
-// For dense biases; without one where none fits.
+// Returns the best tile that copies dense biases or adds their gradients; nothing if none fits.
 std::optional<FusedTile> bias_tile_of(const KernelRequest& request) {
     if (shares_keys(request) || (request.bias_bytes == 0 && !request.adds_bias_gradients))
         return {};
@@ -148,9 +157,10 @@ std::optional<FusedTile> bias_tile_of(const KernelRequest& request) {
                            {kRowBlock, false, false, 2, 0}}) {
         tile.adds_bias_gradients = request.adds_bias_gradients;
         if (tile.bias_stages > 0 && request.bias_bytes == 0) continue;
-        // The second half of the queries waits in registers, as dS alone does.
+        // The second half of the queries waits in registers as dS, so gradients of biases must
+        // equal dS.
         if (tile.query_tile > kRowBlock && !request.biases_are_of_scores) continue;
-        // Warps that add from the tile of dS leave it one tile later than others do.
+        // Warps that add from the tile of dS release it one tile later than others do.
         const bool reads_tile = tile.adds_bias_gradients && request.biases_are_narrow;
         if (reads_tile && tile.d_scores_stages == 1) continue;
         if (tile.has_dense_bias() && suits(request, tile)) return tile;
@@ -158,8 +168,8 @@ std::optional<FusedTile> bias_tile_of(const KernelRequest& request) {
     return {};
 }
 
-// With as much memory for sums of grids or tables as there is room for; without, they are added one
-// by one.
+// Returns the tile with as much memory for sums of grids or tables as fits. Without any, gradients
+// are added one by one.
 FusedTile with_tables(const KernelRequest& request, FusedTile tile) {
     if (request.grid_places > 0) {
         FusedTile of_grid = tile;
@@ -176,11 +186,11 @@ FusedTile with_tables(const KernelRequest& request, FusedTile tile) {
     return tile;
 }
 
-// As templates/sm90/backward_registers.cuh numbers its forms.
+// Values of saves_registers: the RegisterForm of templates/sm90/backward_registers.cuh.
 constexpr int kSavesBeside = 1, kSavesAll = 2, kModifiesInParts = 3, kSubtractsApart = 4;
 
-// Whether the warps beside the MMAs do more than load, or have the fewest registers, as where
-// derivatives of buffers use the score: what they need can spill there.
+// Whether the warps beside the MMAs can spill: they do more than load, or have the fewest
+// registers, as if derivatives of buffers use the score.
 bool can_spill_beside(const KernelRequest& request) {
     const bool adds_derivatives_of_score =
         request.partials_use_score || (request.derivative_uses_score && !request.folds_derivative);
@@ -188,10 +198,11 @@ bool can_spill_beside(const KernelRequest& request) {
            request.adds_bias_gradients;
 }
 
-// Forms of a tile, in the order in which they are tried. Only the first where keys are shared; and
-// sums over a 2-D key index spill as much in the others. What only masks has one less. Where a
-// derivative is folded into P, the last subtracts references apart; under a window it is instead of
-// the one whose branches serialise products there. Of what takes long to compile there are three.
+// Returns the forms of a tile in the order in which they are tried. There is only the first if
+// warpgroups share keys, or with sums by a 2-D key index, which spill as much in the others. If a
+// derivative is folded into P, the last form subtracts references apart; with a window it replaces
+// kModifiesInParts, whose branches serialise products there. Programs that take long to compile
+// have at most three forms.
 std::vector<int> register_forms(const KernelRequest& request) {
     if (shares_keys(request) || index_2d_of(request).width != 0) return {0};
     std::vector<int> forms = {0};
@@ -205,9 +216,9 @@ std::vector<int> register_forms(const KernelRequest& request) {
     return forms;
 }
 
-// Best first. What is read by column of a 2-D key index costs more from memory than smaller tiles
-// do, and so do sums without products. After each tile come its forms that save registers, each
-// slower than the one before it.
+// Returns the tiles to try, best first. Reading columns of a 2-D key index from memory costs more
+// than smaller tiles do, and so do sums without MMAs. Each tile is followed by its forms that save
+// registers, each slower than the one before it.
 std::vector<FusedTile> fused_tiles(const KernelRequest& request) {
     std::vector<FusedTile> tiles;
     const auto add = [&](FusedTile tile) {
@@ -233,7 +244,7 @@ std::vector<FusedTile> fused_tiles(const KernelRequest& request) {
     return tiles;
 }
 
-// `at`: of all tiles, where this one stands.
+// Returns the configuration of tile all[at] of the fused kernel.
 KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& all,
                    std::size_t at) {
     const FusedTile& tile = all[at];
@@ -262,7 +273,7 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
     config.key_width = shape.key_width;
     config.is_persistent = shape.is_persistent;
     config.writes_scores_once = !shares && writes_scores_once(request);
-    // What persistent blocks have left is for the next tile's keys.
+    // Persistent blocks use the remaining memory for the next tile's keys.
     config.shared_bytes =
         shape.is_persistent ? shared_memory_limit(request.arch) : backward_layout(shape).end;
     config.stages_columns = tile.stages_columns;
@@ -270,14 +281,15 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
     config.has_block_mask = request.has_block_mask;
     config.owns_keys = true;
     const bool is_last = at + 1 == all.size();
-    // A few words cost some percent, and the generic kernel has half the speed, but for where
-    // memory adds up elements.
+    // A few spilled words cost some percent, and the generic kernel has half the speed, unless
+    // elements are added in memory one by one.
     const bool adds_elements =
         (request.adds_elements ||
          ((request.sums_tables || request.grid_places > 0) && tile.table_words == 0)) &&
         config.key_width == 0;
-    // What spills little is as fast in a form that saves registers; what spills much, with smaller
-    // tiles, or with the generic kernel where only a form without spills is better than that.
+    // Limits in bytes. A kernel that spills little is as fast in a form that saves registers. One
+    // that spills more is faster with smaller tiles or, with kSavableOfElements, as the generic
+    // kernel.
     constexpr int kSavable = 128, kSavableOfElements = 64;
     config.saving_forms = tile.saving_forms;
     const bool comes_again = config.saving_forms > 0;
@@ -286,18 +298,18 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
                             : has_smaller && !tile.has_dense_bias()
                                 ? kSavable
                                 : std::numeric_limits<int>::max();
-    // The warps beside the MMAs spilled up to 24 bytes in what was tried.
+    // In bytes; in all programs that were tried, the warps beside the MMAs spilled at most 24.
     constexpr int kMostBeside = 32;
     const bool precedes_beside = all.size() > at + 1 && tile.saves_registers == 0 &&
                                  all[at + 1].saves_registers == kSavesBeside;
     config.beside_spills = precedes_beside && config.saving_forms > 1 && request.has_score_mod
                                ? kMostBeside
                                : std::numeric_limits<int>::max();
-    // What is computed for an element takes longer than so few bytes, and forms seldom help.
+    // Spilling so few bytes takes less time than the code for an element, and forms seldom help.
     constexpr int kSpillsOfLarge = 64;
-    // What sums tables spills in the warps that do, which no form helps.
+    // Bytes that may spill in the warps that sum tables or shifted reads; no form avoids this.
     constexpr int kSpillsOfTables = 128, kSpillsOfShifts = 160;
-    // Forms that save registers cost more than a few words that are read once for each tile.
+    // Forms that save registers cost more than spilling a few words that are read once per tile.
     constexpr int kSpillsOfScoreMods = 16;
     const bool is_first_of_score_mod = request.has_score_mod && comes_again &&
                                        tile.saves_registers == 0 && !tile.has_dense_bias() &&
@@ -333,7 +345,7 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
     return config;
 }
 
-// Of a kernel before or after the fused one.
+// Returns the configuration of a kernel that runs before or after the fused one.
 KernelConfig helper(KernelKind kind, std::string_view path, std::string_view entry,
                     std::string_view reason) {
     KernelConfig config;
@@ -361,7 +373,7 @@ KernelConfig convert_kernel(int head_dim) {
     KernelConfig config = helper(KernelKind::convert, "backward_convert_sm90.cu",
                                  "flexc_backward_convert_sm90", "dq from its accumulator");
     config.query_tile = kRowBlock;
-    constexpr int kBarrierBytes = 16; // with what one thread tells the others
+    constexpr int kBarrierBytes = 16; // and a value that one thread passes to the others
     config.shared_bytes = kRowBlock * head_dim * 4 + kBarrierBytes;
     return config;
 }
@@ -370,7 +382,7 @@ KernelConfig expand_kernel() {
     KernelConfig config =
         helper(KernelKind::expand, "backward_expand_sm90.cu", "flexc_backward_expand_sm90",
                "values that use q_idx - kv_idx, one for each distance");
-    config.key_tile = kPaddedRows; // distances of a block, a thread for each
+    config.key_tile = kPaddedRows; // distances of a block, one for each thread
     return config;
 }
 

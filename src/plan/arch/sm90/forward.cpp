@@ -1,4 +1,4 @@
-// Tiles of Hopper's forward kernel.
+// Chooses the tiles of Hopper's forward kernel.
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -13,8 +13,8 @@
 namespace flexc::plan::sm90 {
 namespace {
 
-// Best first. Three warpgroups share each load of keys where the output leaves them
-// registers.
+// Consumer warpgroups, keys of a tile, stages of queries, and overlap; best first. Three warpgroups
+// share each load of keys if the output leaves them enough registers.
 constexpr std::array kForwardShapes = {
     ForwardSchedule{3, 128, 2, true}, ForwardSchedule{3, 112, 2, true},
     ForwardSchedule{3, 96, 2, true},  ForwardSchedule{2, 128, 2, true},
@@ -23,8 +23,8 @@ constexpr std::array kForwardShapes = {
     ForwardSchedule{2, 64, 1, true},  ForwardSchedule{2, 48, 1, true},
     ForwardSchedule{2, 64, 1, false}, ForwardSchedule{2, 48, 1, false},
 };
-// For a 2-D key index. What repeats from row to row leaves three warpgroups registers for short
-// tiles.
+// Shapes for a 2-D key index, best first. The values that repeat from row to row leave three
+// warpgroups registers for short tiles only.
 constexpr std::array kIndex2dShapes = {
     ForwardSchedule{3, 64, 2, true},  ForwardSchedule{2, 128, 2, true},
     ForwardSchedule{2, 128, 1, true}, ForwardSchedule{2, 112, 2, true},
@@ -34,9 +34,9 @@ constexpr std::array kIndex2dShapes = {
 };
 constexpr int kForwardStages = 2;
 constexpr int kMostPolynomials = 4;
-constexpr int kLeastStep = 16; // keys by which the next smaller configuration is smaller
+constexpr int kLeastStep = 16; // in keys: the difference of neighboring tile sizes
 
-// What a kernel knows of reads beside its tiles.
+// How a kernel handles the reads of a score mod.
 enum class Reads : std::uint8_t {
     plain,
     by_index_2d,
@@ -50,9 +50,9 @@ enum class Reads : std::uint8_t {
 int bias_bytes_of(const KernelRequest& request, Reads reads) {
     switch (reads) {
     case Reads::by_kinds: return 0;
-    case Reads::from_aligned_tables: return 0; // they have no dense bias beside them
+    case Reads::from_aligned_tables: return 0; // these have no dense bias in addition
     case Reads::from_tables: return request.bias_bytes_with_tables;
-    case Reads::with_shifts: return 0; // among the shifted reads
+    case Reads::with_shifts: return 0; // a dense bias is one of the shifted reads
     case Reads::plain:
     case Reads::by_index_2d:
     case Reads::beside_copies: break;
@@ -73,15 +73,16 @@ const passes::TabulatedValues& tabulated_of(const KernelRequest& request, Reads 
     return request.tabulated;
 }
 
-// TMA brings rows slowly that begin off a sector of memory and end within one. Of narrow heads that
-// costs less than the third warpgroup, and of the widest, products take longer than either way.
+// Whether TMA loads rows of so many columns slowly, because they are not whole sectors of memory.
+// For narrow heads, threads that copy them would cost a third warpgroup, which is worse; for the
+// widest, the products take longer than either kind of load.
 bool has_slow_rows(int columns) {
     constexpr int kSectorColumns = 16, kFirst = 104, kLast = 200;
     return columns >= kFirst && columns <= kLast && columns % kSectorColumns != 0;
 }
 
-// Why threads copy keys and values, not TMA; empty where it brings them. What else is staged has
-// these threads, or comes with TMA.
+// Returns why threads copy keys and values; empty if TMA loads them. Whatever else is staged needs
+// the same threads, or TMA.
 std::string why_copied(const KernelRequest& request) {
     if (!request.scattered_in.empty()) return formatted("they lie in {}", request.scattered_in);
     const bool stages_nothing = request.bias_bytes == 0 && request.shifts.empty() &&
@@ -92,9 +93,9 @@ std::string why_copied(const KernelRequest& request) {
     return "";
 }
 
-// Whether what is added for a row of the 2-D key index comes with the products: where tiles are
-// single rows, so that an infinite number meets no zero, and numbers of 16 bits are as large as
-// floats.
+// Whether MMAs add the addends by row of the 2-D key index together with the products. Tiles must
+// be single rows, so that an infinite addend is not multiplied by 0, and the type must have the
+// range of floats (bf16).
 bool multiplies_index_2d_rows(const KernelRequest& request, const ForwardSchedule& shape,
                               Reads reads) {
     const passes::KeyIndex2d& index_2d = request.key_index_2d;
@@ -122,10 +123,12 @@ int shifted_end_bytes(const KernelRequest& request, const ForwardSchedule& shape
     return bytes;
 }
 
-// Of as many kinds: a step of the MMAs has two columns for each of eight, or one of sixteen.
+// Returns the columns that so many kinds take. A step of the MMAs has two columns for each of eight
+// kinds, or one for each of sixteen.
 int kind_columns(int kinds) { return kinds <= 8 ? 8 : padded_columns(kinds); }
 
-// Why QK does not multiply by a program's kinds of keys; empty where it does, if tiles have room.
+// Returns why the product QK does not include a program's kinds of keys; empty if it does, provided
+// that tiles have room.
 std::string why_no_kinds(const KernelRequest& request) {
     const int columns = 2 * kind_columns(request.key_kinds);
     if (4 * columns > request.head_dim)
@@ -159,27 +162,30 @@ std::string why_no_kinds(const KernelRequest& request) {
         .kind_columns = adds_kinds && multiplies ? kind_columns(request.key_kinds) : 0,
         .kind_copies = adds_kinds && !multiplies ? request.key_kinds : 0};
     if (sizes.shifted_end_bytes == 0) return sizes;
-    // Tiles with elements are few: one stage has to do where there is no room for two.
+    // Few tiles contain elements beyond the clamps, so one stage is enough if two do not fit.
     sizes.shifted_stages = 2;
     if (::sm90::forward_layout(sizes).bytes > shared_memory_limit(request.arch))
         sizes.shifted_stages = 1;
     return sizes;
 }
 
-// Memory for slices of tables: of one tile of queries, and of the next one too where there is room.
+// Shared memory for slices of tables, in 4-byte words. With two stages, the slices of the next tile
+// of queries fit too.
 struct TableWords {
     int stages = 0;
     std::vector<int> of_tables;
     int sum() const { return std::accumulate(of_tables.begin(), of_tables.end(), 0); }
 };
 
-// Behind the slices: what aligned tiles read beyond, and nobody uses, is memory of the block.
+// Returns the words after the slices. Aligned tiles read past a slice; those values are unused, but
+// the memory must belong to the block.
 int words_behind(Reads reads) { return reads == Reads::from_aligned_tables ? 256 : 0; }
 
-// Slices that are known are there whole. Empty where they have no room.
+// Returns the memory for slices of tables; slices of known size are kept whole. Nothing if they do
+// not fit.
 std::optional<TableWords> table_words(const KernelRequest& request, const ForwardSchedule& shape,
                                       Reads reads) {
-    // Of a slice that is not known. With less, most would be read from memory.
+    // Words for a slice of unknown size. With fewer, most entries would be read from memory.
     constexpr int kMostWords = 4096, kLeastWords = 1024;
     const int room = (shared_memory_limit(request.arch) -
                       ::sm90::forward_layout(sizes_without_tables(request, shape, reads)).bytes) /
@@ -222,10 +228,12 @@ int shared_bytes(const KernelRequest& request, const ForwardSchedule& shape, Rea
     return ::sm90::forward_layout(sizes_of(request, shape, reads)).bytes;
 }
 
-// Of one thread: scores, their biases, the P before them, and the output.
+// Returns the accumulators of a thread: scores, their biases, P of the previous tile, and the
+// output.
 int accumulators(const KernelRequest& request, const ForwardSchedule& shape, Reads reads) {
     const int weights = shape.overlaps ? shape.key_tile / 4 : 0;
-    // Indices make room for what they name before products are added to that.
+    // Indices need no registers of their own: they are replaced by the entries that they name
+    // before products are added.
     const bool stay = reads != Reads::from_tables || !request.copies_table_indices;
     const int biases = stay ? shape.key_tile / 2 * bias_bytes_of(request, reads) / 4 : 0;
     return shape.key_tile / 2 + biases + weights + padded_columns(request.head_dim_v) / 2;
@@ -241,7 +249,7 @@ bool is_wide(const KernelRequest& request) {
 }
 
 bool suits(const KernelRequest& request, const ForwardSchedule& shape, Reads reads) {
-    // Beyond this, masks and mods spill or MMAs are serialised.
+    // With wider outputs, masks and mods spill or MMAs are serialised.
     constexpr int kWidestOfThree = 96;
     if (shape.consumers == 3 && padded_columns(request.head_dim_v) > kWidestOfThree) return false;
     const bool has_copiers = bias_bytes_of(request, reads) > 0 || reads == Reads::with_shifts ||
@@ -251,8 +259,8 @@ bool suits(const KernelRequest& request, const ForwardSchedule& shape, Reads rea
            shared_bytes(request, shape, reads) <= shared_memory_limit(request.arch);
 }
 
-// Whether flexc chooses it by itself. Tiles of three warpgroups visit more where a block mask has
-// shapes of its own, and leave too few registers for looking at what is hidden.
+// Whether flexc may choose the shape itself. With a block mask, three warpgroups are not chosen:
+// their tiles visit more elements and leave too few registers for evaluating the mask.
 bool is_chosen(const KernelRequest& request, const ForwardSchedule& shape, Reads reads) {
     return suits(request, shape, reads) && (!request.has_block_mask || shape.consumers != 3);
 }
@@ -265,7 +273,8 @@ bool fits_index_2d(const KernelRequest& request, const ForwardSchedule& shape) {
 bool suits_index_2d(const KernelRequest& request, const ForwardSchedule& shape) {
     const passes::KeyIndex2d& index_2d = request.key_index_2d;
     if (!fits_index_2d(request, shape)) return false;
-    // Of one thread: a number for each row of the 2-D key index and query, and what repeats.
+    // Registers of a thread: a number for each row of the 2-D key index and each query, and the
+    // values that repeat from row to row.
     const int rows = index_2d.quotients ? 2 * shape.key_tile / index_2d.width : 0;
     const int period = index_2d.remainders ? std::lcm(index_2d.width, 8) / 2 : 0;
     return suits(request, shape, Reads::by_index_2d) &&
@@ -273,8 +282,8 @@ bool suits_index_2d(const KernelRequest& request, const ForwardSchedule& shape) 
                accumulator_limit(request, shape, Reads::by_index_2d);
 }
 
-// Whether keys may come in any order, and the best one is known. A block mask has an order, and
-// keys of requests end in the first of their tiles.
+// Whether keys are visited from the largest addend down. A block mask has an order of its own, and
+// a request's keys must start with the tile in which they end.
 bool starts_at_highest(const KernelRequest& request, Reads reads) {
     return request.adds_by_position && reads == Reads::plain && !request.has_block_mask &&
            !request.is_ragged && request.scattered_in.empty();
@@ -284,16 +293,17 @@ bool starts_with_tables(const KernelRequest& request, Reads reads) {
     return reads == Reads::from_tables && request.starts_with_tables;
 }
 
-// Those of a 2-D key index, of keys that come from the highest on, and of products that are added
-// to tables have another softmax.
+// Whether the softmax can compute powers of two by polynomials. It cannot with a 2-D key index,
+// with kinds of keys, if keys start at the highest, or if products are added to tables.
 bool may_take_polynomials(const KernelRequest& request, Reads reads) {
     return request.score_work.special_functions != 0 && reads != Reads::by_index_2d &&
            reads != Reads::by_kinds && !starts_at_highest(request, reads) &&
            !starts_with_tables(request, reads);
 }
 
-// Of eight columns, whose powers of two are polynomials: as many as spare the special function unit
-// more cycles than anything else takes. For 32 scores, of a quarter of a multiprocessor:
+// Returns for how many of eight columns the powers of two are polynomials: as many as relieve the
+// special function unit while it remains the bottleneck. Cycles are for 32 scores on a quarter of a
+// multiprocessor.
 int polynomials(const KernelRequest& request, Reads reads) {
     constexpr int kSpecialCycles = 8, kSoftmaxCycles = 8;
     constexpr int kColumns = 8, kPolynomialCycles = 10;
@@ -311,12 +321,12 @@ int polynomials(const KernelRequest& request, Reads reads) {
     return columns;
 }
 
-// Measured on an H200; without score mods with rests between loads. What is read for each element
-// is read while the other warpgroup waits.
+// Returns the schedule with its ping-pong, polynomials and rescaling, as measured on an H200. With
+// ping-pong of MMAs, one warpgroup reads values for elements while the other one waits.
 ForwardSchedule with_ping_pong(const KernelRequest& request, ForwardSchedule schedule,
                                Reads reads) {
     const bool wide = is_wide(request), narrow = schedule.consumers == 3;
-    // The softmax of these is that of no score mod.
+    // In these cases the softmax is the one of no score mod.
     const bool adds_to_products =
         starts_at_highest(request, reads) ||
         (reads == Reads::by_kinds && request.adds_kinds_alone) ||
@@ -338,7 +348,7 @@ ForwardSchedule with_ping_pong(const KernelRequest& request, ForwardSchedule sch
     return schedule;
 }
 
-// What a reader of plans is told about a program's kinds of keys.
+// Describes for people how a kernel uses the program's kinds of keys.
 std::string of_kinds(const KernelRequest& request, const ::sm90::ForwardSizes& sizes) {
     const std::string kinds = std::to_string(request.key_kinds) + " kinds of keys";
     if (sizes.kind_columns != 0)
@@ -349,10 +359,9 @@ std::string of_kinds(const KernelRequest& request, const ::sm90::ForwardSizes& s
            (sizes.kind_copies != 0 ? ", a copy of their addends for each thread" : "");
 }
 
-// Whether what is added to elements is computed for a few of a thread's at a time: where many reads
-// are written out otherwise, and none of them is loaded for neighbours together. Beside wide
-// results too where accumulators start with that; after products, the generic kernel is faster
-// there.
+// Whether addends are computed for a few of a thread's elements at a time: if unrolled code would
+// contain many reads, none of which is loaded for neighboring elements together. With wide outputs,
+// only if there is a copied bias; otherwise the generic kernel is faster.
 bool computes_in_parts(const KernelRequest& request, Reads reads) {
     constexpr int kNarrow = 64;
     const bool has_room = request.head_dim_v <= kNarrow || bias_bytes_of(request, reads) > 0;
@@ -361,7 +370,8 @@ bool computes_in_parts(const KernelRequest& request, Reads reads) {
            !tabulated_of(request, reads).any();
 }
 
-// From a tile's first key to the next one's; 0 where no tile of so many keys is aligned.
+// Returns the number of keys from a tile's first key to the next tile's; 0 if tiles of this size
+// are not aligned with tables.
 int aligned_step(const KernelRequest& request, const ForwardSchedule& shape) {
     const auto tile = std::ranges::find(request.aligned_tiles, shape.key_tile, &AlignedTile::keys);
     return tile == request.aligned_tiles.end() ? 0 : tile->step;
@@ -388,14 +398,14 @@ KernelConfig configured(const KernelRequest& request, const ForwardSchedule& sch
         .sizes = sizes,
         .tabulated = tabulated_of(request, reads),
         .key_step = schedule.key_tile};
-    // Those who copy biases know ranges only.
+    // The warps that copy biases can follow ranges of keys, but no block mask.
     config.has_block_mask =
         request.has_block_mask && sizes.bias_bytes == 0 && sizes.shifted_bytes == 0;
-    // Reads element by element take far longer than these. Beside aligned tables, what a tile of
-    // queries needs before and after its keys is spilled first.
+    // In bytes. Reading element by element would take far longer than these spills. With aligned
+    // tables, the values spilled first are needed only before and after the loop over keys.
     constexpr int kSpillsOfShifts = 64, kSpillsOfTables = 16;
-    // Words outside of the loop, or of the warp that finds the order of keys, cost less than a
-    // warpgroup does.
+    // Spills outside the loop, or in the warp that finds the order of keys, cost less than having a
+    // warpgroup less.
     constexpr int kSpillsOutside = 8;
     const bool may_spill_little = reads == Reads::from_aligned_tables ||
                                   (reads == Reads::from_tables && request.computes_much());
@@ -443,20 +453,20 @@ KernelConfig configured(const KernelRequest& request, const ForwardSchedule& sch
 }
 
 bool suits_kinds(const KernelRequest& request, const ForwardSchedule& shape) {
-    // Shorter tiles leave three warpgroups no more registers for what is added beside them.
+    // With three warpgroups, shorter tiles do not leave more registers for the other addends.
     if (shape.consumers == 3 && shape.key_tile != kForwardShapes.front().key_tile) return false;
-    constexpr int kShortest = 64; // in which reads from tables take longer
+    constexpr int kShortest = 64; // with shorter tiles, reads from tables are faster
     return request.key_kinds != 0 && shape.key_tile >= kShortest &&
            suits(request, shape, Reads::by_kinds);
 }
 
 bool suits_tables(const KernelRequest& request, const ForwardSchedule& shape) {
-    // What is computed for elements leaves too few registers.
+    // Values that are computed for each element leave too few registers.
     if (request.computes_table_indices &&
         (shape.consumers == 3 || (request.computes_much() && !request.copies_table_indices)))
         return false;
-    // What is written out for a warp's keys, with tables on chip and in memory: more takes several
-    // times as long to compile, and spills.
+    // Limit for the unrolled code of a warp's keys, which exists for tables on chip and in memory:
+    // more takes several times as long to compile, and spills.
     constexpr int kMostInstructions = 5600;
     if (request.element_instructions * shape.key_tile > kMostInstructions) return false;
     return !request.table_entries.empty() && table_words(request, shape, Reads::from_tables) &&
@@ -464,7 +474,7 @@ bool suits_tables(const KernelRequest& request, const ForwardSchedule& shape) {
 }
 
 bool suits_aligned_tables(const KernelRequest& request, const ForwardSchedule& shape) {
-    // Beside what is tabulated, three warpgroups take longer than two.
+    // With tabulated values, three warpgroups are slower than two.
     if (shape.consumers == 3 && request.tabulated_with_aligned_tables.any()) return false;
     return aligned_step(request, shape) != 0 &&
            table_words(request, shape, Reads::from_aligned_tables) &&
@@ -479,7 +489,7 @@ bool suits_shifts(const KernelRequest& request, const ForwardSchedule& shape) {
     return !request.shifts.empty() && suits(request, shape, Reads::with_shifts);
 }
 
-// What a kernel of this shape that someone asks for knows of reads.
+// Returns how a kernel of this shape, if requested explicitly, handles reads.
 Reads reads_of(const KernelRequest& request, const ForwardSchedule& shape) {
     if (!request.scattered_in.empty() || suits_copies(request, shape)) return Reads::beside_copies;
     if (suits_shifts(request, shape)) return Reads::with_shifts;
@@ -489,7 +499,8 @@ Reads reads_of(const KernelRequest& request, const ForwardSchedule& shape) {
     return suits_tables(request, shape) ? Reads::from_tables : Reads::plain;
 }
 
-// With as many shifted reads as have room. Others are read for each element.
+// Returns the request with as many shifted reads as fit into shared memory. The others are read for
+// each element.
 KernelRequest with_room_for_shifts(KernelRequest request) {
     const auto has_room = [&](const ForwardSchedule& shape) {
         return suits_shifts(request, shape) && is_chosen(request, shape, Reads::with_shifts);
@@ -504,16 +515,16 @@ struct Choice {
     Reads reads;
 };
 
-// A stage of queries more or less needs the same registers.
+// The number of stages of queries does not change the registers that are needed.
 bool needs_fewer_registers(const ForwardSchedule& shape, const ForwardSchedule& than) {
     return shape.consumers < than.consumers || shape.key_tile <= than.key_tile - kLeastStep ||
            shape.overlaps != than.overlaps;
 }
 
-// The best, one that is a step smaller, the best with fewer warpgroups, which have more registers,
-// and the smallest: each costs a compile. Where shifted reads or keys are copied, kinds of keys
-// multiplied, or tables kept on chip, the best two of these come before. TMA brings no keys
-// that are not in order: there all of them copy these.
+// Returns the shapes to try, best first; each costs a compile: the best, one that is a step
+// smaller, the best with fewer warpgroups (which have more registers), and the smallest. If the
+// kernel can copy shifted reads or keys, multiply by kinds of keys, or keep tables on chip, the
+// best two shapes that do so come first. If keys are not in order, all shapes copy them.
 std::vector<Choice> choices_for(const KernelRequest& request) {
     std::vector<Choice> choices;
     std::size_t most = 3;
@@ -526,7 +537,7 @@ std::vector<Choice> choices_for(const KernelRequest& request) {
         choices.push_back({shape, reads});
         most += has_fewer_warpgroups;
     };
-    // The best two of those that copy or keep what is read.
+    // Takes the best two shapes for this kind of reads, unless another kind has been taken.
     const auto take_two = [&](Reads reads, auto suits_reads) {
         if (!choices.empty()) return;
         constexpr std::size_t kMost = 2;
@@ -556,8 +567,8 @@ std::vector<Choice> choices_for(const KernelRequest& request) {
     return choices;
 }
 
-// What spills more than a step saves gives way to what comes after the step. Three warpgroups,
-// which have the fewest registers, spilled 136 bytes and then none.
+// If `next` is only a step smaller, lets it be skipped when `config` spills more bytes than a step
+// can save. Three warpgroups, which have the fewest registers, can save more than 128 bytes.
 void pass_over_step(KernelConfig& config, const KernelConfig& next) {
     constexpr int kSavable = 256;
     const ForwardSchedule &shape = config.specialized->schedule,
@@ -575,7 +586,7 @@ void pass_over_step(KernelConfig& config, const KernelConfig& next) {
 
 std::vector<ForwardSchedule> forward_schedules(const KernelRequest& asked) {
     const KernelRequest request = with_room_for_shifts(asked);
-    constexpr std::size_t kSizes = 4; // of tiles: smaller ones only save registers
+    constexpr std::size_t kSizes = 4; // number of tile sizes: smaller tiles only save registers
     std::vector<ForwardSchedule> schedules;
     std::vector<ForwardSchedule> shapes;
     for (const ForwardSchedule& shape : kIndex2dShapes)
@@ -631,7 +642,7 @@ std::vector<KernelConfig> forward_candidates(const KernelRequest& asked) {
     }
     for (std::size_t at = 0; at + 1 < candidates.size(); ++at)
         pass_over_step(candidates[at], candidates[at + 1]);
-    // The generic kernel, which follows, has half the speed; so few words cost less.
+    // The generic kernel, which follows, has half the speed; spilling these bytes costs less.
     constexpr int kSpillsOfLast = 64;
     if (!candidates.empty())
         candidates.back().tolerated_spills =
