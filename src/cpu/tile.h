@@ -1,5 +1,5 @@
-// What emitted code and the loops around it share: one tile of query rows and kv columns.
-// Plain and of fixed layout; emit_function.cpp knows the fields by their index.
+// The tile of query rows and kv columns that emitted code and the loops around it share. Its layout
+// is fixed: emit_function.cpp accesses fields by their index.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace flexc::cpu {
 
-// Every field is one 8-byte word, so that field i stands at byte 8 i.
+// Every field is one 8-byte word, so that field i is at byte 8 i.
 struct Tile {
     float* scores;    // rows x stride: q·k in; forward: probabilities out, backward: the same
     float* gradients; // backward, rows x stride: d out · v in, gradient of q·k out
@@ -19,30 +19,32 @@ struct Tile {
     const float* reference;
     const float* log2_sum;
     const float* delta; // backward, per row: rowsum(d_out * o) - d_lse
-    void* scratch; // scratch_arrays of the module, each kMaxColumns 8-byte words, and a word more
+    void* scratch; // scratch_arrays of the module, each kMaxColumns 8-byte words, and one more word
     std::int64_t b, h, h_kv;
-    std::int64_t q_begin, kv_begin; // as the program sees them: offsets are added
+    std::int64_t q_begin,
+        kv_begin; // q_idx and kv_idx of the first row and column, offsets included
     std::int64_t rows, columns;
     double scale;
-    std::int64_t band_low, band_high; // out of the band function: low <= kv - q <= high
-    // Likewise, where the band's ends are clamped; left alone where they are not. In the order of
-    // analysis::Clamps, which says what they are.
+    std::int64_t band_low, band_high; // set by the band function: low <= kv - q <= high
+    // Set by the band function too if the band's ends are clamped, otherwise unchanged. See
+    // analysis::Clamps, which has the same order.
     std::int64_t first_least, first_most, last_least, last_most, least_query, most_query;
-    std::int64_t is_moderate; // look: whether all scores are up to passes::kModerateScore; 0 or 1
-    std::int64_t seen;        // look: bits of Seen, added to those that are there
-    // Of layouts that are not dense: lengths of request b, the first query's row, and the first
-    // key's, or of keys not in order all of them.
+    std::int64_t is_moderate; // look: 1 if no score exceeds passes::kModerateScore, else 0
+    std::int64_t seen;        // look: bits of Seen; new ones are added
+    // Only for layouts other than dense: the lengths of request b, the row of the first query, and
+    // that of the first key; kv_rows: the row of every key, for keys that are not in order.
     std::int64_t q_len, kv_len, q_row, kv_row;
     const std::int64_t* kv_rows;
 };
-// Scores of q and k below the one, with a scale below the other, are up to passes::kModerateScore.
+// If elements of q and k are below kModerateInput and the scale is below kModerateScale, no score
+// exceeds passes::kModerateScore.
 inline constexpr float kModerateInput = 0x1p20f;
 inline constexpr double kModerateScale = 0x1p10;
 
-// What a look finds in a tile.
+// What a look (the evaluation of the mask for a tile) finds.
 enum Seen : int {
-    kSeenShown = 1, // an element that neither the mask hides nor a score of -inf, as far as known
-    kSeenMasked = 2 // one that the mask hides; without a mask always
+    kSeenShown = 1, // some element may be visible: no mask, and no known score of -inf, hides it
+    kSeenMasked = 2 // some element is hidden by the mask; always set without a mask
 };
 
 enum TileField : int {
@@ -78,11 +80,12 @@ enum TileField : int {
 };
 static_assert(sizeof(Tile) == std::size_t{8} * kTileFields);
 
-// No tile is wider than this.
+// The largest number of columns of a tile.
 inline constexpr std::int64_t kMaxColumns = 512;
-inline constexpr std::int64_t kArrayBytes = 8 * kMaxColumns; // of %scratch, an element a column
+inline constexpr std::int64_t kArrayBytes =
+    8 * kMaxColumns; // bytes of an array of %scratch, a word for each column
 
-// Every emitted function: the launch arguments in argument_slots order, and a tile.
+// The type of every emitted function. arguments: the launch arguments in argument_slots order.
 using TileFunction = void (*)(const std::uint64_t* arguments, Tile* tile);
 
 } // namespace flexc::cpu

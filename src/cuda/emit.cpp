@@ -103,7 +103,7 @@ class Emitter {
     }
 
   private:
-    // What is far below the rounding of weights.
+    // Returns the precision of functions whose error is far below the rounding of weights.
     passes::Precision precision() const {
         if (options_.dtype == DType::f32) return passes::Precision::exact;
         const bool is_specialized =
@@ -111,13 +111,13 @@ class Emitter {
         return is_specialized && options_.dtype == DType::bf16 ? passes::Precision::rough
                                                                : passes::Precision::fast;
     }
-    // Kernels that only pass over rows know no program, so that all programs share them, unless
-    // they have gradients of rows or sinks.
+    // Whether the kernel depends on the program. Kernels that only loop over rows do not, unless
+    // they have gradients of rows or sinks, so that all programs share them.
     bool has_program() const {
         return config_.kind == plan::KernelKind::forward || is_backward(config_.kind) ||
                is_plan() || has_row_gradients() || knows_sink(mod_, config_);
     }
-    // Of a warp-specialized backward.
+    // Whether this is the delta kernel of a warp-specialized backward.
     bool is_delta() const {
         return config_.is_warp_specialized && config_.kind == plan::KernelKind::delta;
     }
@@ -130,29 +130,29 @@ class Emitter {
         });
     }
     std::vector<passes::ReadGradient> gradients() const { return gradients_of(mod_, config_); }
-    // By warps that see dS alone.
+    // Whether warps that read only dS sum the gradient over diagonals.
     bool sums_diagonals(const passes::ReadGradient& gradient) const {
         return config_.is_warp_specialized &&
                passes::gradient_sum(mod_, gradient, tile_sums(config_)) ==
                    passes::GradientSum::distance;
     }
-    // In a generic backward, from the tile of dS.
+    // Whether a generic backward sums the gradient from the tile of dS.
     bool sums_few_entries(const passes::ReadGradient& gradient) const {
         return tile_sums(config_).sums_few_entries && gradient.is_of_few_entries;
     }
-    // Whether elements compute it by itself.
+    // Whether elements compute the partial derivative of this gradient themselves.
     bool has_partial(const passes::ReadGradient& gradient) const {
         return !layout_.is_of_term(gradient.read) && !sums_diagonals(gradient) &&
                !sums_few_entries(gradient);
     }
-    // Arguments name exact sums where gradients would be.
+    // Whether the gradient arguments are exact sums (deterministic kernels).
     bool sums_exactly() const { return has_program() && mod_.deterministic; }
-    // Launches have some heads each, one after the other.
+    // Whether each launch covers only some of the heads.
     bool loops_over_heads() const {
         return config_.kind == plan::KernelKind::backward_dkdv && mod_.deterministic &&
                passes::heads_at_once(mod_) != passes::HeadsAtOnce::all;
     }
-    // Or the place for one, which may be empty.
+    // Whether the text has the policy of a shared value, even if the program has none.
     bool has_shared_value() const { return config_.is_short; }
     bool stages_tables() const {
         return config_.specialized && config_.specialized->stages_tables();
@@ -166,7 +166,7 @@ class Emitter {
         return has_elements() && !is_plan() && mod_.program.graph[mod_.score].op != Op::score;
     }
     bool has_band() const { return has_mask() && !is_plan() && mod_.band.found(); }
-    // What bounds the ends of a band, in the order of mod::Clamps.
+    // Returns the bounds of a band's ends, in the order of mod::Clamps.
     std::array<NodeId, 6> clamp_nodes() const {
         const analysis::Clamps none;
         return has_band() && mod_.band.clamps ? mod_.band.clamps->nodes() : none.nodes();
@@ -271,7 +271,7 @@ class Emitter {
         return policy.text();
     }
 
-    // `parts`: of the mask beside its band.
+    // Emits the mask's policy; parts: how many parts it has in addition to its band.
     std::string mask(int parts) const {
         const analysis::Band& band = mod_.band;
         Policy policy("Mask");
@@ -290,7 +290,7 @@ class Emitter {
         return policy.text();
     }
 
-    // Over batch and heads of keys, of a launch that has not all of them.
+    // Emits the index, over batch and KV heads, of the first KV head of a partial launch.
     void first_kv_head() {
         Body body = Body::after_head(layout_);
         body.line("return " +
@@ -351,14 +351,14 @@ class Emitter {
                  more + "};\n\n";
     }
 
-    // What a place keeps of a read's address beside values.
+    // Returns the part of a read's address that a place keeps; "" for none.
     static std::string offset_part(const Body& body, NodeId read, Place place) {
         if (place == Place::head) return "flexc_kept(" + body.base(read) + ")";
         if (place != Place::row && place != Place::column) return "";
         return body.offset_part(read, passes::ArgumentSlot::Kind::buffer_stride, place);
     }
 
-    // What a place knows, as the function that finds it returns it.
+    // Returns the body of the function that computes a place's values and returns them.
     Body place_body(Place place, std::string access) const {
         Body body(layout_, place, std::move(access));
         const std::vector<NodeId>& kept = layout_.kept(place);
@@ -473,7 +473,7 @@ class Emitter {
         Body score(layout_, Place::element, "at.");
         if (config_.specialized) set_table_reads(score, reads, false);
         if (config_.specialized) provide_expanded(score, layout_, parts_);
-        // Beside a backward, rows' references are found without it.
+        // Not in a backward, where the references of rows are found without the shared value.
         if (config_.shared_value != ir::kNoNode && !is_backward(config_.kind))
             score.provide(config_.shared_value, "at.shared_value");
         if (has_score_mod()) score.compute({mod_.score});
@@ -524,7 +524,7 @@ class Emitter {
     const EmitOptions& options_;
     Layout layout_;
     std::string text_;
-    int mask_instructions_ = 0; // that elements have beside their scores
+    int mask_instructions_ = 0; // instructions of the mask for each element
 };
 
 } // namespace

@@ -23,7 +23,7 @@ using Kind = passes::ArgumentSlot::Kind;
 
 namespace {
 
-// Longer expressions get a name, so that lines stay readable.
+// Expressions with more characters get a name, so that lines stay readable.
 constexpr std::size_t kLongExpression = 60;
 
 bool compares_integers(Op op) {
@@ -49,7 +49,7 @@ std::string_view plain_spelling(Op op) {
     return op == Op::ifloordiv ? "flexc_quotient($x, $y)" : "flexc_remainder($x, $y)";
 }
 
-// Sums and products of 32 bits that may wrap; "" for what does not.
+// Returns the pattern of a 32-bit operation that may wrap; "" if the operation cannot.
 std::string_view wrapping_spelling(Op op) {
     switch (op) {
     case Op::iadd: return "flexc_wrapped_sum($x, $y)";
@@ -59,7 +59,7 @@ std::string_view wrapping_spelling(Op op) {
     }
 }
 
-// Whether the operand at `dollar` is a whole argument of a call.
+// Whether the operand at `dollar` is a whole argument of a call, so that it needs no brackets.
 bool is_call_argument(std::string_view pattern, std::size_t dollar) {
     if (dollar < 2 || dollar + 2 >= pattern.size()) return false;
     const char before = pattern[dollar - 1];
@@ -68,12 +68,13 @@ bool is_call_argument(std::string_view pattern, std::size_t dollar) {
            (after == ')' || after == ',');
 }
 
-// An integer at first_q and first_kv: sums as they stand, with everything else by its text.
+// Writes an integer as text for the position first_q, first_kv: sums are expanded, everything else
+// is taken as the body writes it.
 class TextAtFirst {
   public:
     TextAtFirst(const Body& body, const Layout& layout) : body_(body), layout_(layout) {}
 
-    // Nothing where that is no sum, or one that needs 64 bits.
+    // Returns nothing if the integer cannot be written so, or needs 64 bits.
     std::optional<std::string> of(NodeId id) {
         if (++work_ > kMaxWork) return {};
         const ir::Node& node = layout_.node(id);
@@ -91,7 +92,7 @@ class TextAtFirst {
     }
 
   private:
-    // Nodes looked at: shared expressions are written once for each use.
+    // Limits the nodes visited, because shared expressions are written once for each use.
     static constexpr int kMaxWork = 64;
 
     const Body& body_;
@@ -99,15 +100,16 @@ class TextAtFirst {
     int work_ = 0;
 };
 
-// Where a head, a row or a column keeps what it knows of a read's address.
+// Returns the field in which a head, a row or a column keeps its part of a read's address.
 std::string part_name(Place place, std::string_view part, NodeId read) {
     return formatted("{}.{}_{}", passes::name(place), part, read);
 }
 
-// What values of an element are written with.
+// The prefix of an element's values in text.
 constexpr std::string_view kAt = "at.";
 
-// The text with each value of `at` replaced by a name, and the values in the order of their names.
+// Returns the text with each value of `at` replaced by a name (at0, at1, ...), and these values in
+// the order of their names.
 std::pair<std::string, std::vector<std::string>> without_at(const std::string& text) {
     const auto is_name = [](char c) {
         return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_';
@@ -123,7 +125,8 @@ std::pair<std::string, std::vector<std::string>> without_at(const std::string& t
         std::size_t end = i + kAt.size();
         while (end < text.size() && (is_name(text[end]) || text[end] == '.'))
             ++end;
-        // An element, not the address of all: what is not inlined would need them in memory.
+        // Takes an element of an array, not the array: a function that is not inlined would need
+        // all of it in memory.
         if (end < text.size() && text[end] == '[') end = text.find(']', end) + 1;
         const std::string value = text.substr(i, end - i);
         const auto known = std::ranges::find(values, value);
@@ -145,7 +148,7 @@ bool Body::is_local(NodeId id) const {
     if (layout_->is_of_term(id) || counter_ != ir::kNoNode)
         return layout_->mod().counters[id] == counter_;
     if (layout_->is_free(id)) return false;
-    // Of places in staged tables, from what keys have tabulated.
+    // Places in staged tables are computed here, from tabulated values of keys.
     const bool is_of_key =
         reads_staged_ && layout_->wraps(id) && layout_->place(id) == Place::column;
     return is_of_key || layout_->place(id) == here_ || layout_->is_repeated(id);
@@ -165,8 +168,8 @@ void Body::compute(const std::vector<NodeId>& roots) {
         for (NodeId operand : needs(id))
             use(operand);
     }
-    // Operands have smaller ids than their users, but for what places in staged tables are computed
-    // from.
+    // Operands have smaller ids than their users, except those from which places in staged tables
+    // are computed.
     const auto declare = [&](NodeId id, const auto& declare_first) -> void {
         if (values_.contains(id)) return;
         for (const NodeId operand : needs(id))
@@ -209,7 +212,7 @@ std::vector<NodeId> Body::needs(NodeId id) const {
     }
     if (is_narrow_distance(id)) return layout_->node(node.operands[0]).operands;
     if (node.op != Op::sum) return node.operands;
-    // The range, and what enters the term.
+    // A sum needs its range, and the values that enter its terms.
     std::vector<NodeId> outside = layout_->node(node.operands[0]).operands;
     const std::vector<NodeId> entered = entering(*layout_, {node.operands[1]});
     outside.insert(outside.end(), entered.begin(), entered.end());
@@ -232,7 +235,7 @@ std::vector<NodeId> entering(const Layout& layout, const std::vector<NodeId>& te
 
 std::string Body::text(NodeId id) const {
     if (layout_->is_free(id)) return free_value(id);
-    // A loop sees what its function has declared before.
+    // A loop can use what its function has declared before it.
     if (const auto known = values_.find(id); known != values_.end()) return known->second;
     return access_ + std::string(passes::name(layout_->place(id))) + "." +
            value_name(layout_->mod().program, id);
@@ -280,7 +283,7 @@ std::string Body::expression(NodeId id) {
     }
 }
 
-// What differs from request to request.
+// Returns the text of a leaf whose value differs between requests.
 std::string Body::of_request(Op leaf) const {
     const std::string sequence = formatted("{}[{}b]", argument({Kind::sequences}), access_);
     if (leaf == Op::q_row) return formatted("query_row({}, {}q)", sequence, access_);
@@ -326,7 +329,8 @@ std::string Body::sum(NodeId id) {
     return total;
 }
 
-// A quotient or remainder of what is never negative by a positive constant.
+// Whether the node is a quotient or remainder of a value that is never negative by a positive
+// constant, so that C++ operators compute it.
 bool Body::is_plain(NodeId id) const {
     const ir::Node& node = layout_->node(id);
     if (node.op != Op::ifloordiv && node.op != Op::imod) return false;
@@ -336,7 +340,8 @@ bool Body::is_plain(NodeId id) const {
            layout_->mod().ranges.of_node[node.operands[0]].low >= 0;
 }
 
-// The absolute value of the difference of two 32-bit numbers that 32 bits with a sign do not hold.
+// Whether the node is the absolute difference of two 32-bit numbers, which may not fit into a
+// signed 32-bit integer.
 bool Body::is_narrow_distance(NodeId id) const {
     const ir::Node& node = layout_->node(id);
     if (node.op != Op::iabs || layout_->type(id) != CType::wide) return false;
@@ -353,7 +358,8 @@ std::string Body::operation(NodeId id) const {
         return formatted("flexc_distance({}, {})", unbracketed(text(ends[0])),
                          unbracketed(text(ends[1])));
     }
-    // Integer operands meet in one width: the result's, or for a comparison the wider operand's.
+    // All integer operands are converted to one width: the result's, or for a comparison that of
+    // the widest operand.
     CType integers = layout_->type(id);
     if (compares_integers(node.op)) {
         const bool wide = std::ranges::any_of(
@@ -401,7 +407,8 @@ std::string Body::reciprocal(NodeId divisor) const {
                      reciprocal_name(divisor));
 }
 
-// int(log(x) / c) or int(log(x) * c), whose logarithm need not be found exactly for most x; or "".
+// Returns the text of int(log(x) / c) or int(log(x) * c) by a function that evaluates the logarithm
+// exactly only for the few x that need it; "" if the node is neither.
 std::string Body::int_of_log(NodeId id) const {
     if (!guesses_logs_ || layout_->node(id).op != Op::real_to_int ||
         layout_->type(id) != CType::narrow)
@@ -427,7 +434,7 @@ std::string Body::int_of_log(NodeId id) const {
                      real_literal(factor * std::numbers::ln2), access_);
 }
 
-// Of int(sqrt(x)), x where it is at hand; or "".
+// Returns the text of x if the node is int(sqrt(x)) and x is available here; otherwise "".
 std::string Body::square_of_int_of_sqrt(NodeId id) const {
     if (layout_->node(id).op != Op::real_to_int || layout_->type(id) != CType::narrow) return "";
     const ir::Node& root = layout_->node(layout_->node(id).operands[0]);
@@ -437,16 +444,17 @@ std::string Body::square_of_int_of_sqrt(NodeId id) const {
     return unbracketed(text(square));
 }
 
-// int(sqrt(x)) without a branch, or "".
+// Returns the text of int(sqrt(x)) without a branch; "" if the node is something else.
 std::string Body::int_of_sqrt(NodeId id) const {
     const std::string square = square_of_int_of_sqrt(id);
     return square.empty() ? "" : formatted("flexc_int_of_sqrt({})", square);
 }
 
-// min(int(sqrt(x)), most) for a constant, without a branch and a conversion; or "".
+// Returns the text of min(int(sqrt(x)), constant) without a branch or a conversion; "" if the node
+// is something else.
 std::string Body::bounded_int_of_sqrt(NodeId id) const {
     if (layout_->node(id).op != Op::imin || layout_->type(id) != CType::narrow) return "";
-    constexpr std::int64_t kMost = 1 << 20; // of flexc_bounded_int_of_sqrt()
+    constexpr std::int64_t kMost = 1 << 20; // the limit of flexc_bounded_int_of_sqrt()
     for (const std::size_t side : {0U, 1U}) {
         const ir::Node& most = layout_->node(layout_->node(id).operands[side]);
         if (most.op != Op::const_int || most.integer < 0 || most.integer > kMost) continue;
@@ -457,7 +465,8 @@ std::string Body::bounded_int_of_sqrt(NodeId id) const {
     return "";
 }
 
-// A float of an integer that is affine in q and kv, or "".
+// Returns the text of an integer that is affine in q and kv, as a float split by positions; "" if
+// it cannot be split.
 std::string Body::split_position(NodeId integer) const {
     if (!layout_->splits_positions() || here_ != Place::element || access_.empty()) return "";
     if (layout_->type(integer) != CType::narrow) return "";
@@ -483,7 +492,7 @@ Body::checked_indices(const passes::StagedTable& table) const {
     return checked;
 }
 
-// What changes least often first, as in by_place().
+// The parts that change least often come first, as in by_place().
 std::string Body::read_staged(const passes::StagedTable& table) const {
     const auto narrow = [&](NodeId part) { return unbracketed(text_as(part, CType::narrow)); };
     std::string address = formatted("{}tables[{}]", access_, layout_->staged_index(table));
@@ -522,8 +531,8 @@ std::string Body::read(NodeId id) const {
     return inside + " ? " + element + " : 0";
 }
 
-// What belongs to earlier places first, each place in its own bracket: the CUDA compiler then moves
-// each bracket out of the loops that it does not depend on.
+// Returns the terms sorted by place, earlier places first. With a bracket for each place, the CUDA
+// compiler moves each bracket out of the loops that it does not depend on.
 std::vector<std::pair<Place, std::string>>
 Body::by_place(NodeId read, const std::vector<std::string>& terms) const {
     std::vector<std::pair<Place, std::string>> sorted;
@@ -558,7 +567,8 @@ std::string Body::inside(NodeId read) const {
     return sorted.size() > 1 ? "(" + result + ")" : result;
 }
 
-// What an index is the sum of, where places before the element know some of it.
+// Returns the terms of an index that is a sum, so that places before the element can compute some
+// of them; otherwise the index itself.
 std::vector<Body::IndexTerm> Body::index_terms(NodeId index) const {
     constexpr std::size_t kMostTerms = 8;
     std::vector<IndexTerm> terms, pending = {{index, false}};
@@ -584,7 +594,7 @@ std::string Body::offset_part(NodeId read, Kind stride, Place place) const {
     for (std::uint32_t dim = 0; dim < node.operands.size(); ++dim) {
         if (layout_->place(node.operands[dim]) < Place::row) continue;
         for (const IndexTerm& term : index_terms(node.operands[dim])) {
-            // What changes for no element is added with the row's.
+            // Terms that are constant for a head are added to the row's part.
             const Place known = std::max(layout_->place(term.node), Place::row);
             const ir::Node& value = layout_->node(term.node);
             if (known != place || (value.op == Op::const_int && value.integer == 0)) continue;
@@ -632,7 +642,8 @@ std::string Body::base(NodeId read) const {
     return data + (offset.empty() ? "" : " + " + offset);
 }
 
-// Of the indices that change for no element, or of all where the offset is not narrow.
+// Returns the offset of the indices that are constant for a head; of all indices if the offset
+// needs 64 bits.
 std::string Body::offset_of_head(NodeId read, Kind stride) const {
     const ir::Node& node = layout_->node(read);
     const std::vector<NodeId>& narrow = layout_->narrow_reads();
@@ -661,15 +672,16 @@ std::string Body::offset(NodeId read, Kind stride) const {
     std::string result = offset_of_head(read, stride);
     if (has_narrow_offset(read))
         result += (result.empty() ? "(" : " + (") + narrow_offset(read, stride) + ")";
-    // A bracket of its own, unless one place has all of it.
+    // Brackets around the sum, unless a single place has all of it.
     if (result.empty() || unbracketed(result) != result) return result;
     return "(" + result + ")";
 }
 
 namespace {
 
-// A function that is not inlined, and one with this signature that calls it with the values that it
-// needs of `at`, which `written` makes of their names, and with a float, unless `parameter` is "".
+// Emits a function that is not inlined, and a function with this signature that calls it with those
+// values of `at` that it needs (`written` turns their names into text) and, unless `parameter` is
+// "", with a float.
 std::string called_function(std::string_view type, std::string_view name,
                             std::string_view signature, std::string_view parameter,
                             const Body& body,

@@ -27,7 +27,7 @@ using Kind = passes::ArgumentSlot::Kind;
 
 Error too_large(std::string message) { return {ErrorCode::limit, std::move(message)}; }
 
-// What keeps every product of sizes that kernels and their workspaces use within 63 bits.
+// Checks limits that keep every product of sizes in kernels and their workspaces within 63 bits.
 Result<void> check_lengths(const Sizes& sizes, bool is_dense, int head_dim, int head_dim_v) {
     struct Row {
         const char* name;
@@ -56,7 +56,7 @@ Result<void> check_lengths(const Sizes& sizes, bool is_dense, int head_dim, int 
     return {};
 }
 
-// Buffers that are not passed yet, or only to launches, have these shapes too.
+// Checks the extents of all buffers, including those that are not passed yet or only to launches.
 Result<void> check_extents(const ir::Program& program, std::span<const std::int64_t> sizes) {
     for (const ir::Buffer& buffer : program.buffers) {
         std::int64_t elements = 1;
@@ -77,7 +77,7 @@ bool has_sums(const ir::Program& program) {
     return false;
 }
 
-// Sums whose ranges are made of sizes have as few terms as those whose ranges the text has.
+// Checks that sums whose ranges depend on sizes have no more terms than constant ranges may have.
 Result<void> check_sums(const ir::Program& program, const std::vector<std::int64_t>& sizes,
                         const Sequence* sequence = nullptr) {
     ir::Environment environment;
@@ -92,7 +92,8 @@ Result<void> check_sums(const ir::Program& program, const std::vector<std::int64
         const std::vector<ir::NodeId> needs = ir::reachable(program.graph, counter.operands);
         const bool is_known = std::ranges::all_of(needs, [&](ir::NodeId need) {
             const ir::Node& node = program.graph[need];
-            // Of parts, heads are params, and lengths of requests in one sequence are read.
+            // For parts of a call, heads are params, and lengths of requests in one sequence are
+            // read: their values are not known here.
             return node.op != ir::Op::read && node.op != ir::Op::param &&
                    (node.op != ir::Op::size || sizes[node.symbol] != kUnbound);
         });
@@ -154,11 +155,11 @@ struct TensorRule {
     std::array<std::int64_t, 4> shape;
     int rank;
     bool required;
-    bool allows_f32; // beside the kernel's type
+    bool allows_f32; // as an alternative to the kernel's type
     bool requires_f32;
     bool is_written = false;
-    bool may_be_longer = false;      // along its first dim
-    std::optional<DType> dtype = {}; // where it is not the kernel's
+    bool may_be_longer = false;      // its first dim may be larger than expected
+    std::optional<DType> dtype = {}; // if it is not the kernel's
 };
 
 Result<void> check_tensor(const TensorRule& rule, DType kernel_dtype) {
@@ -190,7 +191,8 @@ Result<void> check_tensor(const TensorRule& rule, DType kernel_dtype) {
     return {};
 }
 
-// Strides of a tensor of queries, of keys, or of one number for each query.
+// Returns the pointer and strides of a tensor of queries or keys. Without columns, the tensor has
+// one number for each query.
 TensorArgument argument(const TensorView& tensor, Layout layout, bool has_columns = true) {
     TensorArgument result{};
     result.data = tensor.data;
@@ -264,7 +266,7 @@ void fill_words(const KernelState& kernel, const PlanState& plan,
     }
 }
 
-// Gradients of one buffer, as the kernels sum them.
+// Returns the tensor in which kernels sum the gradient of one buffer.
 TensorView sums_of(const PlanState& plan, const ir::Buffer& buffer) {
     std::vector<std::int64_t> shape;
     shape.reserve(buffer.dims.size());
@@ -290,7 +292,7 @@ Result<void> check_all(std::span<const TensorRule> rules, DType kernel_dtype) {
     return {};
 }
 
-// What tensors of a kernel have to be like, by its layouts.
+// The requirements on a kernel's tensors, by its layouts.
 class Rules {
   public:
     Rules(const KernelState& kernel, const PlanState& plan, const BoundCall& call)
@@ -312,7 +314,7 @@ class Rules {
                 .rank = 4,
                 .required = true};
     }
-    TensorRule of_rows(const char* name, const TensorView& tensor) const { // of one f32 each
+    TensorRule of_rows(const char* name, const TensorView& tensor) const { // one f32 each
         TensorRule rule = of_queries(name, tensor, 0);
         --rule.rank;
         rule.allows_f32 = rule.requires_f32 = true;
@@ -334,7 +336,7 @@ class Rules {
         return rule;
     }
 
-    // Of keys or values in a narrow type.
+    // Checks the scale of keys or values in a narrow type.
     Result<void> check_scale(const char* name, const TensorView& scale) const {
         if (!scale) return {};
         if (!kv_dtype_)
@@ -365,7 +367,8 @@ class Rules {
     }
 
   private:
-    // Of ragged keys, which have one entry, those of scales.
+    // Returns the extents of k and v. Ragged keys are packed into one entry; for them the number of
+    // entries is the batch, which is the extent of scales.
     KeyExtents extents_of_keys() const {
         if (!support::key_layout(keys_).is_in_order) return sequences_->key_extents;
         return {sizes_.batch, keys_ == Layout::ragged ? sequences_->kv_rows : sizes_.kv_len};
@@ -411,7 +414,7 @@ Result<void> check_lengths_of(const KernelState& kernel, const BoundCall& call,
     return call.sequences->check_same(*lengths);
 }
 
-// What a forward and a backward have alike.
+// Sets the arguments that a forward and a backward share.
 template <typename Tensors>
 void set_shared(const KernelState& kernel, const Tensors& tensors, AttentionArguments& attention) {
     const Layout queries = kernel.options.query_layout, keys = kernel.options.key_layout;
@@ -433,7 +436,7 @@ void set_checked(const KernelState& kernel, const PlanState& plan, const Forward
     if (kernel.options.key_layout == Layout::ragged)
         attention.kv_rows = std::min(tensors.k.shape[0], tensors.v.shape[0]);
     if (!kernel.executable->has_block_masks()) return;
-    // Those that block masks have room for; no request has others.
+    // Limits the rows to those that block masks have room for; no request has rows beyond these.
     attention.q_rows = std::min<long long>(attention.q_rows, plan.mask_q_rows);
     attention.kv_rows = std::min<long long>(attention.kv_rows, plan.mask_kv_rows);
 }
@@ -497,8 +500,8 @@ Result<void> set_tensors(const KernelState& kernel, const PlanState& plan,
     return {};
 }
 
-// What a caller of plan() does not say of later calls: memory without gaps, at an address that
-// nothing reads.
+// Returns the tensor that plan() assumes if the caller does not describe it: contiguous, at an
+// aligned address that is never read.
 TensorView assumed(DType dtype, std::span<const std::int64_t> shape) {
     return TensorView::contiguous(std::bit_cast<void*>(std::uintptr_t{kAlignment}), dtype, shape);
 }
@@ -527,8 +530,8 @@ BackwardTensors assumed_tensors(const KernelState& kernel, const PlanState& plan
     return tensors;
 }
 
-// What is given of a tensor, else as it usually is. Of requests calls check tensors, whose rows
-// change with the lengths.
+// Replaces the assumed tensor by the given one. For layouts of requests only if ranks match: rows
+// change with the lengths, so calls check these tensors.
 void expect(TensorView& usual, const TensorView& given, bool is_dense) {
     if (given && (is_dense || given.rank == usual.rank)) usual = given;
 }
@@ -551,7 +554,7 @@ BackwardTensors expected(const BackwardTensors& usual, const BackwardTensors& gi
     return tensors;
 }
 
-// The buffers that are given, and others as they usually are.
+// Sets the given buffers in the call, and the assumed ones for all others.
 void expect_buffers(const KernelState& kernel, const PlanState& plan,
                     std::span<const NamedTensor> given, bool backward, BoundCall& call) {
     const ir::Program& program = kernel.mod.program;
@@ -620,7 +623,7 @@ void find_workspace(const KernelState& kernel, PlanState& plan) {
     plan.block_mask_bytes = kernel.executable->block_mask_bytes(shapes.view({}, {}));
 }
 
-// Sums that become gradients of other types are in the workspace.
+// Places sums of gradients that are rounded to another type in the workspace.
 void place_sums(const KernelState& kernel, const PlanState& plan, Workspace workspace,
                 BoundCall& call) {
     const ir::Program& program = kernel.mod.program;
@@ -691,8 +694,9 @@ Result<PlanState> bind_values(const ir::Program& program, int head_dim, int head
     return plan;
 }
 
-// Ragged tensors that are longer than the requests leave room for longer ones. Block masks have
-// room for all that requests may become, where no tensors say how long these are.
+// Sets the largest numbers of packed rows in the plan. Ragged tensors that are longer than the
+// requests allow longer requests later. If no tensors limit the rows, block masks have room for the
+// longest requests that the plan allows.
 void find_most_rows(const KernelState& kernel, Sequences& sequences, const PlanOptions& options,
                     PlanState& plan) {
     plan.q_rows = sequences.q_rows;
@@ -716,7 +720,7 @@ void find_most_rows(const KernelState& kernel, Sequences& sequences, const PlanO
         if (plan.q_rows == 0) plan.q_rows = all_queries;
         if (plan.kv_rows == 0) plan.kv_rows = all_keys;
     }
-    // A backward has workspace for the rows that are known now, and no more.
+    // A backward has workspace only for the rows that are known now.
     const bool may_grow = options.forward == nullptr && !kernel.options.backward;
     plan.mask_q_rows = may_grow ? std::max(plan.q_rows, all_queries) : plan.q_rows;
     plan.mask_kv_rows = may_grow ? std::max(plan.kv_rows, all_keys) : plan.kv_rows;
@@ -725,7 +729,7 @@ void find_most_rows(const KernelState& kernel, Sequences& sequences, const PlanO
     sequences.kv_rows = plan.kv_rows;
 }
 
-// As many terms of sums as any request may have.
+// Checks the number of terms of sums for the largest lengths that a request may have.
 Result<void> check_most_terms(const KernelState& kernel, const PlanState& plan) {
     for (const std::int64_t q_len : {std::int64_t{0}, plan.sizes.q_len})
         for (const std::int64_t kv_len : {std::int64_t{0}, plan.sizes.kv_len}) {
@@ -764,7 +768,7 @@ Result<PlanState> bind_plan(const KernelState& kernel, const Sizes& sizes,
     if (auto chosen = choose_variants(kernel, *plan, buffers, options); !chosen)
         return chosen.error();
     find_workspace(kernel, *plan);
-    // What the kernels place behind one another wrapped nowhere if the end did not.
+    // Offsets in the workspace only grow, so that none of them overflowed if the end did not.
     if (std::max(plan->workspace_bytes, plan->block_mask_bytes) > PTRDIFF_MAX / 2)
         return too_large("the workspace of these sizes is larger than any memory: split the batch");
     return plan;

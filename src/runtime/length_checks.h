@@ -1,4 +1,4 @@
-// What checks of arrays of lengths have in common. Messages name the array, and what was expected.
+// Checks that arrays of lengths share. Messages name the array and what was expected.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@ namespace flexc::runtime {
 
 using Numbers = std::span<const std::int32_t>;
 
-// Every array: its name, in the host's memory, in the device's.
+// An array of lengths: its name, and its members for host memory and for device memory.
 struct LengthArray {
     std::string_view name;
     Numbers Lengths::* on_host;
@@ -26,6 +26,8 @@ inline constexpr std::array kLengthArrays = {
 #undef FLEXC_LENGTH_ARRAY
 };
 
+// Checks the array's length; that it is not given; that its numbers are not negative and never
+// decrease.
 Result<void> check_count(std::string_view name, Numbers numbers, std::int64_t expected);
 Result<void> check_absent(std::string_view name, Numbers numbers, std::string_view reason);
 Result<void> check_ascending(std::string_view name, Numbers numbers);

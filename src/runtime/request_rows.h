@@ -1,4 +1,4 @@
-// Rows of requests along an axis: queries, or keys in order.
+// The rows of each request along an axis: queries, or keys in order.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct RequestAxis {
 RequestAxis query_axis(Layout layout, const Sizes& sizes, const Lengths& lengths);
 RequestAxis key_axis(Layout layout, const Sizes& sizes, const Lengths& lengths);
 
-// Which arrays there are, and how long; nothing of them is read.
+// Checks which arrays are given and how long they are, without reading their elements.
 Result<void> check_axis(const RequestAxis& axis, std::int64_t batch);
 
 struct RequestRows {

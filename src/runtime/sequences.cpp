@@ -22,7 +22,7 @@ Result<void> check_numbers(std::string_view name, const TensorView& tensor) {
     return invalid(formatted("{}: expected a contiguous tensor of i32", name));
 }
 
-// Arrays of layouts that keys do not have.
+// Checks that no arrays of other layouts of keys are given.
 Result<void> check_foreign(Layout keys, const Lengths& lengths) {
     for (const support::KeyLayout& other : support::key_layouts())
         for (const std::string_view name : key_reader(other.layout).arrays) {
@@ -37,7 +37,7 @@ Result<void> check_foreign(Layout keys, const Lengths& lengths) {
     return {};
 }
 
-// Which arrays there are, and how long; nothing of them is read.
+// Checks which arrays are given and how long they are, without reading their elements.
 Result<void> check_arrays(Layout queries, Layout keys, const Sizes& sizes, const Lengths& lengths) {
     for (const RequestAxis& axis :
          {query_axis(queries, sizes, lengths), key_axis(keys, sizes, lengths)})
@@ -234,7 +234,8 @@ Result<LengthArrays> Sequences::arrays(Layout queries, Layout keys, const Sizes&
                                        const Lengths& lengths) {
     if (auto checked = check_arrays(queries, keys, sizes, lengths); !checked)
         return checked.error();
-    // An empty array may have no address, and yet be given: of no requests, which nobody reads.
+    // Null for arrays that are not given. An empty one that is given is null too, but belongs to a
+    // call without requests, which never reads it.
     const auto of = [](Numbers numbers) { return numbers.empty() ? nullptr : numbers.data(); };
     LengthArrays arrays{};
 #define FLEXC_LENGTH_ARRAY(name) arrays.name = of(lengths.name);

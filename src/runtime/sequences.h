@@ -1,6 +1,6 @@
-// Lengths of requests: from what a caller passes to what kernels read. Every check of them is here,
-// or, where it is of the way that keys lie, in keys/; messages name the array, the request and what
-// was expected.
+// Converts the lengths of requests from what a caller passes to what kernels read. All checks of
+// lengths are here, or in keys/ if they depend on the layout of keys. Messages name the array, the
+// request and what was expected.
 #pragma once
 
 #include <array>
@@ -19,46 +19,48 @@
 
 namespace flexc::runtime {
 
-// Immutable: calls that run keep those that they began with.
+// Immutable once set, so that a running call keeps the lengths that it began with.
 class Sequences {
   public:
-    // The work is left out; see `work`.
+    // Reads and checks lengths in host memory. Does not fill `work`.
     static Result<std::shared_ptr<Sequences>> read(Layout queries, Layout keys, const Sizes& sizes,
                                                    const Lengths& lengths);
-    // Of arrays that come later, see Lengths::on_device: no request has anything until then.
+    // Returns lengths whose arrays come later, see Lengths::on_device. All requests are empty until
+    // then.
     static Result<std::shared_ptr<Sequences>> later(Layout queries, Layout keys, const Sizes& sizes,
                                                     const Lengths& lengths);
-    // What the host knows of lengths that only the device knows: what is beside arrays, which is
-    // that of `like`.
+    // Returns what the host knows of lengths whose arrays only the device reads: the values other
+    // than arrays, which are those of `like`.
     static std::shared_ptr<Sequences> on_device(Layout queries, Layout keys, const Sizes& sizes,
                                                 const Sequences& like);
 
-    // These lengths, with what is beside arrays as here. Nothing of the tensors is read.
+    // Returns lengths with the arrays of `tensors` and all other values as here. Does not read the
+    // tensors' elements.
     Result<Lengths> given_by(const LengthTensors& tensors) const;
-    // What a device reads of lengths in its memory, all but the rows of packed tensors.
+    // Returns what kernels read of lengths in device memory, except the rows of packed tensors.
     static Result<LengthArrays> arrays(Layout queries, Layout keys, const Sizes& sizes,
                                        const Lengths& lengths);
 
     SequenceArguments view() const;
-    // Keeps them for check_same().
+    // Keeps a copy of the lengths for check_same().
     void keep(const Lengths& lengths);
-    // Whether these are the lengths that were kept, as far as they are given.
+    // Returns an error if a given array differs from the one that was kept.
     Result<void> check_same(const LengthTensors& tensors) const;
 
-    // Divides the keys of requests with few queries for a GPU: of all together, or of each by
-    // itself.
+    // Divides the keys of requests with few queries into parts for a GPU: over all requests
+    // together, or if batch_invariant for each request by itself.
     void divide_keys(const Sizes& sizes, bool batch_invariant);
-    // With `numbers` in the memory of those that read it.
+    // Returns the key table; `numbers` is where its reader finds KeyTable::numbers.
     KeyTable key_table(const int* numbers) const;
-    // What kernels on a device read, one behind the other: all sequences, one more that ends the
-    // list of parts, numbers of the key table.
+    // Returns the bytes that kernels on a device read, in this order: all sequences, one more that
+    // ends the list of parts, and the numbers of the key table.
     std::array<std::span<const std::byte>, 3> pieces() const;
 
     std::vector<Sequence> sequences;
     std::vector<SequenceWork> work;
-    std::int64_t q_rows = 0, kv_rows = 0; // that packed tensors have to have
-    KeyExtents key_extents;               // of keys that are not in order
-    // At most, of a request in the key table.
+    std::int64_t q_rows = 0, kv_rows = 0; // least rows of packed tensors
+    KeyExtents key_extents;               // set if keys are not in order
+    // Returns the largest number of entries of a request in the key table.
     std::int64_t most_numbers(const Sizes& sizes) const {
         return reader_->most_numbers(sizes, key_extents);
     }
@@ -68,21 +70,21 @@ class Sequences {
     Result<void> set_extents(Layout keys, const Sizes& sizes, const Lengths& lengths);
 
     const KeyReader* reader_ = &kKeysInOrder;
-    Lengths beside_; // what lengths have beside arrays; query_start is never automatic
+    Lengths beside_; // the values other than arrays; query_start is never automatic
     std::vector<int> numbers_;
-    Sequence end_{}; // first_part: how many parts there are
-    std::array<std::vector<std::int32_t>, kLengthArrays.size()> given_; // as they were
+    Sequence end_{}; // end of the list; its first_part is the number of parts
+    std::array<std::vector<std::int32_t>, kLengthArrays.size()> given_; // copies for check_same()
 };
 
-// What a plan's copies share.
+// The state of lengths that copies of a plan share.
 class SequenceState {
   public:
-    // On a device, at one address for the plan's life, so that launches in graphs read what the
-    // last update wrote. Null where launches read host memory.
+    // Device memory whose address never changes, so that launches in graphs read what the last
+    // update wrote. Null if launches read host memory.
     std::shared_ptr<void> memory;
     SequenceArguments device_view(const Sizes& sizes, const Sequences& sequences) const;
-    SequenceRecords records(const Sizes& sizes) const; // in `memory`
-    // Of `memory`, for as many requests and keys as the plan allows.
+    SequenceRecords records(const Sizes& sizes) const; // within `memory`
+    // Returns the size of `memory` for as many requests and keys as the plan allows.
     static std::size_t bytes_for(const Sizes& sizes, const Sequences& sequences);
 
     std::shared_ptr<const Sequences> get() const {

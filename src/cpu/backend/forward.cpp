@@ -1,4 +1,5 @@
-// Forward: for a tile of query rows, all visible tiles of keys, with a running softmax.
+// Computes the forward: for each tile of query rows, all visible tiles of keys, with a running
+// softmax.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -21,7 +22,7 @@ constexpr std::int64_t kKeyTile = 256;
 constexpr std::int64_t kQueryTile = 64;
 static_assert(kKeyTile <= kMaxColumns && kKeyTile % kColumnUnit == 0);
 
-// What one lane works in.
+// The scratch memory of a lane (a thread of the pool).
 struct Scratch {
     float *q, *scores, *output, *row_max, *row_sum, *row_correction, *lse;
     std::uint64_t* emitted;
@@ -71,7 +72,8 @@ class Forward {
                 .emitted = arena.take<std::uint64_t>(shape_.scratch_arrays * kMaxColumns + 1)};
     }
 
-    // K transposed, so that a tile of scores is a plain product, and V in rows; both in f32.
+    // Packs a tile of keys in f32: K transposed, so that a tile of scores is a plain product, and V
+    // in rows.
     void pack(std::int64_t unit) {
         const std::int64_t head = unit / key_tiles_, first = unit % key_tiles_ * kKeyTile;
         const Rows rows{head / in_.kv_heads, head % in_.kv_heads, first,
@@ -105,8 +107,8 @@ class Forward {
         return tile;
     }
 
-    // visit(number, look) of each tile of keys that the band shows to some row of `tile`; look() is
-    // what can be seen of it.
+    // Calls visit(number, look) for each tile of keys that the band shows to some row of `tile`;
+    // look() returns its visible columns.
     template <typename Visit>
     void visit_tiles(const TileFunctions& functions, Tile& tile, const Rows& rows,
                      const Visit& visit) const {
@@ -117,7 +119,7 @@ class Forward {
         const SharedLooks looks = looks_.of(rows.b);
         for (std::int64_t key_tile = visible.begin / kKeyTile;
              !visible.empty() && key_tile * kKeyTile < visible.end; ++key_tile) {
-            // Only the part of the tile inside the band, from a multiple of the unit.
+            // The part of the tile inside the band, starting at a multiple of the unit.
             const Range inside{
                 std::max(visible.begin / kColumnUnit * kColumnUnit, key_tile * kKeyTile),
                 std::min(visible.end, (key_tile + 1) * kKeyTile)};
@@ -127,7 +129,8 @@ class Forward {
         }
     }
 
-    // By all threads: else those with heads of one tile would all look at it.
+    // Evaluates the mask of all tiles first, by all threads. Otherwise threads with different heads
+    // would evaluate the same tile at once.
     void look_for_all_heads(const TileFunctions& functions) {
         if (!looks_.begin() || threads_ == 1) return;
         for_units(
@@ -148,7 +151,7 @@ class Forward {
         Arena arena(lanes_ + lane * lane_bytes_);
         const Scratch scratch = take_scratch(arena);
         const std::int64_t head = unit / query_tiles_;
-        // Later rows see more keys under a causal mask: the long ones first.
+        // Long tiles first: under a causal mask, later rows see more keys.
         const Rows rows =
             rows_of(head / in_.heads, head % in_.heads, query_tiles_ - 1 - unit % query_tiles_);
         const std::int64_t padded = power_of_two(rows.count);
@@ -205,7 +208,7 @@ class Forward {
             scratch.output);
     }
 
-    // What was summed relative to an older maximum.
+    // Rescales the output that was summed relative to an older maximum.
     void rescale(const Scratch& scratch, std::int64_t rows) const {
         const FlushDenormals flush;
         const int dim_v = shape_.head_dim_v;
@@ -258,7 +261,7 @@ class Forward {
     Arena arena_;
     std::int64_t query_tile_, query_tiles_, key_tiles_, packed_tiles_, lane_bytes_;
     float *keys_, *values_;
-    bool *moderate_keys_, *finite_values_; // of each packed tile
+    bool *moderate_keys_, *finite_values_; // for each packed tile
     LooksOfEntries looks_;
     int threads_;
     char* lanes_;

@@ -1,6 +1,6 @@
-// Forward of requests with lengths of their own: one piece of the plan's work after another. A tile
-// of keys is loaded once for all of a piece's queries, those of several heads too; few queries of
-// many heads are rows of one product.
+// Forward of requests with lengths of their own, in pieces of the plan's work. A tile of keys is
+// loaded once for all queries of a piece, including those of several heads. A few queries of many
+// heads are rows of one product.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -28,17 +28,17 @@ static_assert(kKeyTile <= kMaxColumns && kKeyTile % kColumnUnit == 0);
 static_assert(kFewRows <= kSkinnyRows && kFewRowGroups * kFewRows <= kBlockRows);
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// Rows that are one product: queries of heads side by side.
+// The rows of one product: some queries of consecutive heads, head by head.
 struct Block {
     float *q, *scores, *output, *row_max, *row_sum, *row_correction;
-    int head, heads, query, queries; // the first, and how many
+    int head, heads, query, queries; // the first ones and their numbers
     bool is_moderate, started;
     std::array<bool, kBlockRows> head_started;
 
     std::int64_t rows() const { return std::int64_t{heads} * queries; }
 };
 
-// What one lane works in.
+// The scratch memory of a lane (a thread of the pool).
 struct Scratch {
     float *keys, *values, *lse, *output;
     std::int64_t* key_rows;
@@ -46,7 +46,7 @@ struct Scratch {
     std::array<Block, kMostBlocks> blocks;
 };
 
-// What a piece of work gives for rows that others have keys of too.
+// The partial result of a piece of work whose rows have further keys in other pieces.
 struct Part {
     float *output, *row_max, *row_sum;
 };
@@ -83,7 +83,8 @@ class Forward {
         }
         const int threads = useful_threads(launch_.threads, multiplications);
         place_looks();
-        // By all threads: else those with heads of one tile would all look at it.
+        // Evaluates the mask of all tiles first, by all threads. Otherwise threads with different
+        // heads would evaluate the same tile at once.
         if (looks_ != nullptr && threads > 1)
             for_units(*launch_.pool, threads, all_.work_count, [&](std::int64_t unit, int lane) {
                 if (all_.work[unit].head != 0) return;
@@ -128,7 +129,8 @@ class Forward {
         return scratch;
     }
 
-    // Where requests have their looks, one after another, as far as there is room.
+    // Places the shared looks (what the mask shows of each tile) of requests one after another, as
+    // far as there is room.
     void place_looks() {
         if (looks_ == nullptr) return;
         std::int64_t used = 0;
@@ -155,7 +157,7 @@ class Forward {
                 place + part_rows() * (shape_.head_dim_v + 1)};
     }
 
-    // One piece of work, in the scratch of a lane.
+    // Computes one piece of work in the scratch of a lane.
     class Piece {
       public:
         Piece(const Forward& all, const TileFunctions& functions, const SequenceWork& work,
@@ -163,7 +165,7 @@ class Forward {
             : all_(all), functions_(functions), work_(work), scratch_(scratch),
               sequence_(all.all_.of(work.request)), looks_(all.looks_of(work.request)),
               in_(all.in_), launch_(all.launch_) {
-            // Of this request, for what knows of one length alone.
+            // The lengths of this request, for code that is written for a single length.
             in_.q_len = sequence_.q_len;
             in_.kv_len = sequence_.kv_len;
             in_.q_offset = sequence_.q_start;
@@ -182,7 +184,7 @@ class Forward {
                     : keep(scratch_.blocks[i]);
         }
 
-        // At the piece's tiles, with its first head.
+        // Evaluates the mask at the piece's tiles, with its first head.
         void look_for_all_heads() {
             Block& block = scratch_.blocks[0];
             block.head = work_.head;
@@ -234,7 +236,7 @@ class Forward {
             return all_.tile_of(scratch_, block, work_.request, head);
         }
 
-        // Places `tile` at columns from `first` on.
+        // Places `tile` at these columns.
         void move(Tile& tile, Range columns) const {
             tile.kv_begin = columns.begin + in_.kv_offset;
             tile.columns = columns.end - columns.begin;
@@ -242,7 +244,7 @@ class Forward {
             tile.kv_rows = scratch_.key_rows + columns.begin % kKeyTile;
         }
 
-        // Calls visit() with keys_ of each tile.
+        // Calls visit() for each tile of the piece's keys, with keys_ set to it.
         template <typename Visit> void visit_key_tiles(const Visit& visit) {
             const std::int64_t end = std::int64_t{work_.key} + work_.keys;
             for (std::int64_t key = work_.key; key < end; key = keys_.end) {
@@ -284,7 +286,7 @@ class Forward {
             }
             for (int i = 0; i < block.heads; ++i)
                 head_step(block, i, visible_columns[static_cast<std::size_t>(i)], columns, width);
-            // Rows beyond the block's have no scores.
+            // Rows of padding have no scores.
             for (std::int64_t row = block.rows(); row < rows; ++row)
                 std::fill_n(block.scores + row * kKeyTile, width, 0.0f);
             is_skinny ? add_from_memory(block, rows, columns)
@@ -307,7 +309,7 @@ class Forward {
                 product, block.scores, scratch_.values + first % kKeyTile * dim, output);
         }
 
-        // Few rows: keys and values need no copies.
+        // Whether products can read keys and values from memory without copying them (few rows).
         bool may_be_skinny(int rows) const {
             return !has_keys_ && rows <= kSkinnyRows && in_.k.stride_d == 1 &&
                    in_.v.stride_d == 1 && has_skinny_products(all_.shape_.head_dim) &&
@@ -323,7 +325,7 @@ class Forward {
                     add_weighted_values(all_.shape_.kv_dtype, rows, dim, block.scores + column,
                                         kKeyTile, values, scratch_.output);
                 });
-            // Hidden elements may have met values that are not finite.
+            // Hidden elements have weight 0, which makes NaN of values that are not finite.
             const bool is_finite = std::all_of(scratch_.output, scratch_.output + rows * dim,
                                                [](float x) { return std::isfinite(x); });
             if (is_finite)
@@ -332,7 +334,7 @@ class Forward {
                 add_values(block, output, rows, columns.begin,
                            static_cast<int>(round_up(columns.end - columns.begin, kColumnUnit)));
         }
-        // visit(rows, the first one's place in `columns`).
+        // Calls visit(rows, index of the first one in `columns`) for each run of rows.
         template <typename Visit>
         void visit_memory(Range columns, const TensorArgument& tensor, const ScaleArgument& scale,
                           const Visit& visit) const {
@@ -363,7 +365,7 @@ class Forward {
             const Range inside{std::max(seen.begin / kColumnUnit * kColumnUnit, keys_.begin),
                                std::min(seen.end, keys_.end)};
             if (inside.empty()) return {{inside.end, inside.end}, false};
-            // What hides by its score wants to know how large scores may be.
+            // A program that hides elements by their score needs a bound on the scores.
             if (all_.shape_.hides_scores) {
                 load_keys();
                 tile.is_moderate = block.is_moderate && keys_are_moderate_;
@@ -375,7 +377,7 @@ class Forward {
                            });
         }
 
-        // Probabilities of one head, and zeros in the product's other columns.
+        // Computes the probabilities of one head, and zeros for the product's other columns.
         void head_step(Block& block, int head, const VisibleColumns& visible, Range columns,
                        int width) {
             Tile tile = tile_of(block, head);
@@ -401,7 +403,7 @@ class Forward {
             started = true;
         }
 
-        // What was summed relative to an older maximum.
+        // Rescales the output that was summed relative to an older maximum.
         void rescale(const Block& block, int head) const {
             const FlushDenormals flush;
             const int dim_v = all_.shape_.head_dim_v;
@@ -414,8 +416,8 @@ class Forward {
             }
         }
 
-        // Of the whole tile, once for all blocks. K transposed, so that a tile of scores is a plain
-        // product, and V in rows; both in f32.
+        // Loads the whole tile once for all blocks, in f32: K transposed, so that a tile of scores
+        // is a plain product, and V in rows.
         void load_keys() {
             if (has_keys_) return;
             has_keys_ = keys_are_moderate_ = true;
@@ -442,13 +444,13 @@ class Forward {
             if (has_key_rows_ || !all_.shape_.reads_key_rows) return;
             has_key_rows_ = true;
             with_keys([&](const auto& keys) {
-                if (keys.kAreInOrder) return; // an emitted function counts these
+                if (keys.kAreInOrder) return; // emitted functions compute these rows
                 for (std::int64_t key = keys_.begin; key < keys_.end; ++key)
                     scratch_.key_rows[key % kKeyTile] = keys.row(static_cast<int>(key));
             });
         }
 
-        // What visit(where the request's keys are) gives.
+        // Returns visit(the layout's access to the request's keys).
         template <typename Visit> void with_keys(const Visit& visit) const {
             const KeyTable& table = all_.all_.keys;
             with_key_layout(table.layout, [&](auto layout) {
@@ -457,7 +459,7 @@ class Forward {
             });
         }
 
-        // visit(rows that lie side by side, the first one's key).
+        // Calls visit(contiguous rows, the first one's key) for each run of keys.
         template <typename Visit> void visit_runs(Range keys, const Visit& visit) const {
             with_keys([&](const auto& of_request) {
                 for (std::int64_t key = keys.begin; key < keys.end;) {
@@ -468,8 +470,8 @@ class Forward {
                 }
             });
         }
-        // Calls load(rows, column in the tile, rows with what is to be filled with 0): products
-        // begin and end at multiples of the unit.
+        // Calls load(rows, column in the tile, number of rows with padding of zeros) for each run.
+        // Padding lets products begin and end at multiples of the unit.
         template <typename Load> void for_runs(const Load& load) const {
             visit_runs(keys_, [&](const Rows& rows, std::int64_t key) {
                 const std::int64_t column = key % kKeyTile;
@@ -505,13 +507,13 @@ class Forward {
         AttentionArguments in_;
         Launch launch_;
         int block_count_ = 0;
-        Range keys_;       // of the tile
-        int kv_head_ = -1; // of what has been loaded
+        Range keys_;       // of the current tile
+        int kv_head_ = -1; // of the loaded keys and values
         bool has_keys_ = false, has_values_ = false, has_key_rows_ = false;
         bool keys_are_moderate_ = false, values_are_finite_ = false;
     };
 
-    // Rows of tensors of queries, of one of the block's heads.
+    // Returns the rows of a block's queries in their tensors, for one of its heads.
     Rows queries_of(const Block& block, int request, int head) const {
         return {request, block.head + head, all_.of(request).q_row + block.query, block.queries};
     }
@@ -538,7 +540,7 @@ class Forward {
         return tile;
     }
 
-    // Of all keys: sums are divided by their weights, which a sink adds to, and stored.
+    // Finishes rows after all keys: adds the sink, divides sums by the sum of weights, and stores.
     void finish(const TileFunctions& functions, const Scratch& scratch, const Block& block,
                 int request) const {
         const int dim_v = shape_.head_dim_v;
@@ -594,7 +596,7 @@ class Forward {
             store_rows(in_.max_scores, DType::f32, 0, rows, 1, max_scores, 1);
     }
 
-    // Of one result, in the order of its keys.
+    // Combines the parts of one result, in the order of keys.
     void merge(const TileFunctions& functions, const SequenceWork* work, Scratch& scratch) const {
         const int dim_v = shape_.head_dim_v, rows = work->heads * work->queries;
         Block& block = scratch.blocks[0];
@@ -623,7 +625,7 @@ class Forward {
         finish(functions, scratch, block, work->request);
     }
 
-    // Rows of queries that the request has and does not use.
+    // Clears the rows of queries that the request has and does not use.
     void clear_unused(int request) const {
         const Sequence& sequence = all_.of(request);
         const std::array<float, kMaxHeadDim> zeros{};

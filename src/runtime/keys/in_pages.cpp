@@ -67,7 +67,7 @@ Result<void> check_page_order(const Lengths& lengths) {
     return {};
 }
 
-// Those of a request, in order.
+// Returns the page ids of a request, in order.
 Numbers pages_of(const Lengths& lengths, std::size_t request, std::size_t requests) {
     if (lengths.page_indptr.empty()) {
         const std::size_t width = lengths.page_table.size() / requests;
@@ -78,7 +78,7 @@ Numbers pages_of(const Lengths& lengths, std::size_t request, std::size_t reques
     return lengths.page_indices.subspan(first, end - first);
 }
 
-// How many keys a request has.
+// Returns the number of keys of a request that has so many pages.
 Result<std::int64_t> keys_in_pages(const Lengths& lengths, std::size_t request,
                                    std::int64_t pages) {
     std::int64_t slots = pages * lengths.page_size;
@@ -102,7 +102,7 @@ Result<void> check_ids(Numbers ids, std::size_t request, std::int64_t pages) {
     const auto is_there = [&](std::int32_t id) {
         return static_cast<std::uint32_t>(id) < static_cast<std::uint32_t>(pages);
     };
-    // Without a branch for each: a step of a server has many.
+    // No branch for each id, because a step of a server has many ids.
     bool are_there = true;
     for (const std::int32_t id : ids)
         are_there &= is_there(id);

@@ -1,4 +1,4 @@
-// How the keys of requests are read from a caller's arrays: a reader for each way that keys lie, in
+// Reads where the keys of requests are from a caller's arrays. Each layout of keys has a reader in
 // a file of its own.
 #pragma once
 
@@ -14,24 +14,25 @@
 
 namespace flexc::runtime {
 
-// Of k and v, where lengths say them.
+// Extents of k and v, if lengths determine them.
 struct KeyExtents {
-    std::int64_t entries = 0, rows = 0; // of the first dim; of each entry
+    std::int64_t entries = 0, rows = 0; // of the first dim; rows of each entry
 };
 
 struct KeyReader {
     int table_layout;                         // KeyTable::layout
-    std::span<const std::string_view> arrays; // that kernels for other layouts are not given
-    // By what lengths say beside arrays.
+    std::span<const std::string_view> arrays; // arrays that only this layout has
+    // Returns the extents of k and v, from the values in lengths that are not arrays.
     Result<KeyExtents> (*extents)(const Lengths& lengths, const Sizes& sizes);
-    // Which arrays there are, and how long; nothing of them is read.
+    // Checks which arrays are given and how long they are, without reading their elements.
     Result<void> (*check_arrays)(const Lengths& lengths, std::int64_t batch);
-    // All that one number says of others, whatever request it is of.
+    // Checks relations between elements of arrays, independent of requests: order, and last
+    // offsets.
     Result<void> (*check_order)(const Lengths& lengths);
-    // Keys of all requests, and what they have in KeyTable::numbers.
+    // Sets the keys of all requests in `sequences`, and appends their entries of KeyTable::numbers.
     Result<void> (*read)(Layout layout, const Lengths& lengths, const Sizes& sizes,
                          std::span<Sequence> sequences, std::vector<int>& numbers);
-    // Of one request in KeyTable::numbers, at most.
+    // Returns the largest number of entries of one request in KeyTable::numbers.
     std::int64_t (*most_numbers)(const Sizes& sizes, const KeyExtents& extents);
 };
 

@@ -30,14 +30,16 @@ bool reads_keys(const passes::Mod& mod) {
     return false;
 }
 
-// What no logit times log2(e) exceeds in either direction; 0 where nothing useful is known.
+// Returns a bound on the absolute value of every logit times log2(e); 0 if no useful bound is
+// known.
 int exponent_bound(const passes::Mod& mod) {
     constexpr double kUseless = 1e6;
     const double bound = std::ceil(mod.ranges.magnitude[mod.score] * std::numbers::log2e);
     return bound < kUseless ? std::max(1, static_cast<int>(bound)) : 0;
 }
 
-// What is computed before the kernel is kept as floats; integers as their bits.
+// Converts text to a float: values that are computed before the kernel are stored as floats,
+// integers by their bits.
 std::string as_float(const Layout& layout, NodeId id, const std::string& text) {
     switch (layout.type(id)) {
     case CType::boolean: return text + " ? 1.0f : 0.0f";
@@ -57,7 +59,7 @@ std::string from_float(const Layout& layout, NodeId id, const std::string& text)
     return text;
 }
 
-// Those that the program needs after all: its decomposition decides.
+// Returns the sizes without those that this decomposition of the program does not need.
 ::sm90::ForwardSizes sizes_of(const plan::WarpSpecializedForward& forward,
                               const passes::ScoreParts& parts) {
     ::sm90::ForwardSizes sizes = forward.sizes;
@@ -83,7 +85,7 @@ std::string from_float(const Layout& layout, NodeId id, const std::string& text)
             .exponent_bound = exponent_bound(mod)};
 }
 
-// A constant of a type that host and device share. Members that are zero are left out.
+// Emits a constant of a type that host and device share. Members that are zero are omitted.
 class SharedConstant {
   public:
     SharedConstant(std::string_view type, std::string_view made_by)
@@ -156,7 +158,7 @@ std::string emit_schedule(const plan::WarpSpecializedForward& forward) {
     return policy.text();
 }
 
-// Addends as the kernel adds them.
+// Returns the body of a function that selects one of the values, scaled as the kernel adds it.
 Body values_of(const Layout& layout, const passes::ScoreParts& parts,
                const std::vector<NodeId>& values) {
     Body body(layout, passes::Place::element, "at.");
@@ -164,7 +166,8 @@ Body values_of(const Layout& layout, const passes::ScoreParts& parts,
     for (std::size_t i = 0; i < values.size(); ++i) {
         const bool is_addend = values[i] == parts.key_addend || values[i] == parts.distance_addend;
         const std::string value = as_float(layout, values[i], body.text(values[i]));
-        // In exponents, finite numbers stay finite: only -inf hides.
+        // Rounding toward zero keeps finite numbers finite in exponents, because -inf would hide an
+        // element.
         const bool becomes_exponent = i == 0 && is_addend && parts.are_exponents();
         body.line(formatted("if (value == {}) return {};", i,
                             becomes_exponent ? "__fmul_rz(" + value + ", 1.44269504f)" : value));
@@ -191,7 +194,7 @@ std::string emit_vectors(const Layout& layout, const passes::ScoreParts& parts,
     return policy.text();
 }
 
-// Of kinds of keys: which one a key has, and what each adds.
+// Emits the functions that find the kind of a key, and what each kind adds.
 std::string emit_kinds(const Layout& layout, const passes::KeyKinds& kinds) {
     if (!kinds.found()) return "";
     Body kind(layout, passes::Place::element, "at.");
@@ -242,7 +245,7 @@ std::string emit_logit_constants(const plan::KernelConfig& config, const passes:
     std::string text = emit_sizes(sizes_of(forward, parts)) + emit_form(form_of(mod, parts)) +
                        formatted("constexpr int kKeyStep = {};\n", forward.key_step) +
                        emit_schedule(forward);
-    // A macro: an entry of a template is there or not.
+    // A macro, because it decides whether the template has another entry point.
     if (forward.tabulated.any()) text += "#define FLEXC_EXPANDS\n";
     return text;
 }
@@ -263,7 +266,8 @@ std::string emit_logit_functions(const Layout& layout, const plan::KernelConfig&
     std::string text =
         emit_staged_tables(tables, layout, parts.staged, table_words, aligned,
                            [&](Body& body) { provide_expanded(body, layout, parts); });
-    // The threads that copy slices multiply few words in less time than consumers do elements.
+    // For few words, scaling slices as they are copied takes less time than scaling every element
+    // in the consumers.
     constexpr int kMostScaledWords = 2048;
     const bool comes_first = passes::starts_with_tables(layout.mod().program.graph, parts);
     const bool scales_slices =
@@ -306,8 +310,8 @@ std::string emit_logit_functions(const Layout& layout, const plan::KernelConfig&
     part("remainder_addend", parts.remainder_addend);
     part("element_addend", parts.element_addend, "bias");
     part("cap", parts.cap);
-    // What comes before products is not looked at again, and what elements have of distances is
-    // known for written out columns alone.
+    // Guesses need a second evaluation of an element, which is impossible if addends come before
+    // the products, or if values by distance exist only in unrolled columns.
     const bool may_guess = parts.bias_read == kNoNode && parts.distance_values.empty() && !aligns;
     bool has_guesses = false;
     const auto of_tables = [&](std::string_view called, TableReads reads, bool guesses_logs) {
