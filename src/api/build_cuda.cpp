@@ -29,7 +29,7 @@ Result<Program> program_of(const passes::Mod& mod, const CompileOptions& options
     return Program(std::make_shared<plan::Program>(mod, options, *target));
 }
 
-// Of a device that can run the program.
+// Returns the architecture of a device; an error if it cannot run the program.
 Result<std::string> arch_of_device(const passes::Mod& mod, int device) {
     auto info = cuda::device_info(device);
     if (!info) return info.error();
@@ -51,8 +51,8 @@ runtime::CudaPass loaded_by(CompiledPass pass) {
     return result;
 }
 
-// Variants of a pass that are compiled when plan() needs them. Kept by the kernel, when the
-// caller's log may be gone.
+// Returns the variants of a pass; those after the first are compiled when plan() needs them. The
+// kernel keeps them, perhaps longer than the caller's log exists.
 runtime::CudaVariants variants_of(const Program& program, CompiledPass first,
                                   const std::vector<plan::Variant>& variants) {
     CompileOptions later = program->options();
@@ -180,7 +180,7 @@ Result<std::string> explain_cuda(const passes::Mod& mod, const CompileOptions& o
     auto plan = plan_of(**program);
     if (!plan) return plan.error();
     std::string text;
-    // The header of one backward kernel holds everything that those of the others do.
+    // The header of one backward kernel contains everything that those of the others do.
     for (const std::vector<plan::Variant>* variants : {&plan->forward, &plan->backward})
         if (!variants->empty()) {
             const plan::KernelConfig& config = variants->front().candidates.front();

@@ -83,7 +83,7 @@ class TensorReader {
     std::optional<Error> error_;
 };
 
-// What both passes have.
+// Reads the tensors that both passes have.
 template <typename Given, typename Tensors>
 void read_common(TensorReader& reader, const Given& given, Tensors& tensors) {
     reader.read(given.q, "q", tensors.q);

@@ -58,15 +58,16 @@ Result<Front> read_program(std::string_view text, const CompileOptions& options)
 
 namespace {
 
-// Whether prefixes and padding have ranges.
+// Whether prefixes and padding are converted to ranges of keys.
 bool takes_ranges(const CompileOptions& options) {
-    if (options.report_out_of_range) return false; // where a length is read that hides its reader
-    // On a GPU turns at dq are counted for bands.
+    if (options.report_out_of_range)
+        return false; // a length may hide the elements that would report its read
+    // On a GPU, the order of additions to dq is computed for bands only.
     if (options.deterministic && options.device.kind != Device::Kind::cpu) return false;
     return options.tile_source != TileSource::block_mask;
 }
 
-// Of what kernels keep of dS between two products.
+// Whether the type in which kernels keep dS between two products has the range of floats.
 bool has_range_of_floats(const CompileOptions& options) {
     return options.device.kind != Device::Kind::cpu && options.dtype == DType::bf16;
 }

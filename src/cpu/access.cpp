@@ -12,10 +12,10 @@ using ir::Op;
 
 namespace {
 
-// What an index gains from one key to the next; nothing where that differs.
+// Returns how much an index increases from one key to the next; nothing if that differs.
 std::optional<std::int64_t> slope_of(const passes::Mod& mod, ir::NodeId index) {
     analysis::AffineForm form = mod.affine[index];
-    // Rows of keys in order follow each other as the keys do.
+    // If keys are in order, their rows increase with kv_idx.
     if (support::key_layout(mod.program.key_layout).is_in_order)
         std::erase_if(form.rest, [&](const analysis::AffineForm::Term& term) {
             if (mod.program.graph[term.node].op != Op::kv_row) return false;
@@ -45,7 +45,7 @@ std::vector<GradientPlan> plan_gradients(const passes::Mod& mod) {
     for (const passes::ReadGradient& gradient : mod.gradients) {
         const ir::Node& read = graph[gradient.read];
         GradientPlan plan{gradient, Scatter::element};
-        // Of terms, for one value of the counter.
+        // Indices of a sum's term need to be fixed only for one value of the counter.
         const bool fixed = std::ranges::all_of(read.operands, [&](ir::NodeId index) {
             return mod.counters[index] == ir::kNoNode
                        ? mod.place[index] <= passes::Place::row
@@ -59,7 +59,7 @@ std::vector<GradientPlan> plan_gradients(const passes::Mod& mod) {
             plan.scatter = Scatter::vector;
         plans.push_back(plan);
     }
-    // Two reads that move with kv may meet in one element in different iterations of the loop.
+    // Two reads that move with kv may add to the same element in different iterations of the loop.
     for (GradientPlan& plan : plans) {
         if (plan.scatter != Scatter::vector) continue;
         const auto buffer = graph[plan.gradient.read].symbol;
@@ -76,8 +76,8 @@ std::vector<GradientPlan> plan_gradients(const passes::Mod& mod) {
 
 std::uint32_t separation(const passes::Mod& mod, std::uint32_t buffer) {
     const ir::Graph& graph = mod.program.graph;
-    // The variable that is an index of each dim, the same one in every read: h of one read and h_kv
-    // of another take equal values for different heads, and these would meet.
+    // The variable that indexes each dim; every read must use the same one: h of one read and h_kv
+    // of another are equal for different heads, which would then add to the same element.
     std::vector<std::optional<Op>> by_dim;
     std::vector<ir::NodeId> reads;
     for (const auto* gradients : {&mod.gradients, &mod.sink_gradients})

@@ -19,7 +19,7 @@ using Kind = passes::ArgumentSlot::Kind;
 
 std::size_t at(Block block) { return static_cast<std::size_t>(block); }
 
-// Functions of angles have another for those that are known to be below this.
+// Functions of angles have a faster version for angles that are known to be below this.
 constexpr double kBoundedAngle = 0x1p50;
 
 std::string_view spelling(const passes::Mod& mod, const ir::Node& node) {
@@ -31,7 +31,7 @@ std::string_view spelling(const passes::Mod& mod, const ir::Node& node) {
     return ir::info(node.op).llvm;
 }
 
-// Operators that cost no more than reading an array would.
+// Whether an operator costs no more than reading its value from an array.
 bool is_cheap(Op op) {
     const std::string_view text = ir::info(op).llvm;
     return text.find("@flexc_") == std::string_view::npos && op != Op::read && op != Op::sum &&
@@ -173,9 +173,9 @@ bool Values::is_in_row(Block block) const {
            (of_terms != nullptr && of_terms->over_columns && of_terms->outer == Block::row);
 }
 
-// A costly column value that a row's loops want is read from an array that the column loop fills, a
-// sum over columns from one that its own loop fills, and what the elements computed by the loops
-// for gradients, which come after; everything else is computed where it is wanted.
+// Whether the block reads the node's value from an array instead of computing it. Costly column
+// values come from an array that the column loop fills, sums over columns from one that their own
+// loop fills; the loops for gradients, which come last, read what the loop over elements computed.
 bool Values::fetches(NodeId id, Block block) const {
     const Place place = mod_.place[id];
     if (mod_.counters[id] != ir::kNoNode) return false;

@@ -15,8 +15,8 @@ using ir::Op;
 
 namespace {
 
-// By what is not the mask. Values by distance are looked up, staged ones and a copied
-// dense bias in shared memory.
+// Whether anything but the mask reads global memory for each element. Values by distance are looked
+// up; staged reads and a copied dense bias are in shared memory.
 bool scores_read_elements(const passes::Mod& mod, const plan::KernelConfig& config,
                           std::vector<NodeId> roots) {
     std::erase(roots, mod.mask);

@@ -1,4 +1,4 @@
-// The part of mod.cuh that tells a backward how it computes derivatives, and what they use.
+// Emits the part of mod.cuh that tells a backward how to compute derivatives, and what they use.
 #pragma once
 
 #include <string>
@@ -12,11 +12,11 @@ namespace flexc::cuda {
 
 passes::TileSums tile_sums(const plan::KernelConfig& config);
 
-// Whether its sum is found in a tile of dS, not element by element.
+// Whether the gradient is summed from a tile of dS, not element by element.
 bool is_of_d_scores(const passes::Mod& mod, const plan::KernelConfig& config,
                     const passes::ReadGradient& gradient);
 
-// gradients: that the kernel adds. roots: all that it computes.
+// gradients: those that the kernel adds. roots: all nodes that it computes.
 std::string emit_score_derivative(const passes::Mod& mod, const plan::KernelConfig& config,
                                   const std::vector<passes::ReadGradient>& gradients,
                                   const std::vector<ir::NodeId>& roots);

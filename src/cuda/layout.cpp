@@ -32,7 +32,7 @@ bool Layout::has_reciprocal(NodeId quotient) const {
         is_of_term(quotient))
         return false;
     const ir::Node& divisor = node(value.operands[1]);
-    // That of a constant has to be a normal number.
+    // The reciprocal of a constant must be a normal number.
     if (divisor.op == Op::const_real)
         return std::fabs(divisor.real) >= 0x1p-126 && std::fabs(divisor.real) <= 0x1p126;
     const Place kept = place(value.operands[1]);
@@ -74,8 +74,8 @@ void Layout::stage_tables(const passes::StagedTables& staged) {
         if (node(id).type == ir::Type::integer && !is_free(id)) types_[id] = CType::narrow;
 }
 
-// Whole numbers of reals that are clamped to 32 bits, and used by nothing else, may saturate
-// before: clamp(int(x), 0, 127).
+// Makes conversions of reals to integers 32-bit if they are only used by a clamp to 32 bits: they
+// may saturate before it, as in clamp(int(x), 0, 127).
 void Layout::narrow_clamped() {
     const ir::Graph& graph = mod_->program.graph;
     std::vector<int> users(graph.size());
@@ -149,7 +149,8 @@ bool Layout::is_repeated(NodeId id) const {
 
 const std::string& Layout::field(passes::ArgumentSlot slot) const {
     const auto found = std::ranges::find(fields_, slot, &ArgumentField::slot);
-    static const auto& kNone = *new std::string("missing_argument"); // while the process ends too
+    static const auto& kNone =
+        *new std::string("missing_argument"); // never destroyed: may be used while the process ends
     return found == fields_.end() ? kNone : found->name;
 }
 
@@ -181,15 +182,16 @@ CType Layout::type_of(NodeId id) const {
     }
 }
 
-// Walks from the roots towards the leaves; where an operand belongs to an earlier place than its
-// user, that place keeps it. The places are visited from the inside out.
+// Finds the values that each place keeps: walks from the roots to the leaves, and if an operand
+// belongs to an earlier place than its user, that place keeps it. Places are visited from the
+// inside out.
 void Layout::keep(const std::vector<NodeId>& roots) {
     const NodeId count = mod_->program.graph.size();
     std::vector<bool> kept(count);
-    std::array<std::vector<bool>, 5> needed; // by users of each place
+    std::array<std::vector<bool>, 5> needed; // whether a user in this place needs the node
     needed.fill(std::vector<bool>(count));
     const auto need = [&](NodeId id, Place user) {
-        // Terms are computed where their sums are.
+        // The terms of a sum are computed in the place of the sum.
         const bool is_here = place(id) == user || is_of_term(id);
         if (!is_here && !is_free(id) && !is_repeated(id)) kept[id] = true;
         needed[static_cast<std::size_t>(is_of_term(id) ? user : place(id))][id] = true;

@@ -20,7 +20,7 @@ namespace {
 using Program = struct ProgramHandle*;
 constexpr int kSuccess = 0;
 constexpr int kCompilationError = 6;
-// Older ones do not know every option and instruction that templates use.
+// Older versions lack some options and instructions that templates use.
 constexpr int kOldestMajor = 12;
 
 struct Nvrtc {
@@ -36,7 +36,8 @@ struct Nvrtc {
     int (*cubin)(Program, char*) = nullptr;
     int (*architecture_count)(int*) = nullptr; // this one and the next may be missing
     int (*architectures)(int*) = nullptr;
-    // Since 12.8: asked between its steps whether to stop, of which the last can take long.
+    // Since 12.8: the callback is asked between NVRTC's steps whether to stop. The last step can
+    // take long.
     int (*set_flow_callback)(Program, int (*)(void* payload, void*), void* payload) = nullptr;
     NvrtcInfo info;
 };

@@ -1,9 +1,10 @@
-// exit() runs NVRTC's finalizers, under which threads inside NVRTC crash: it waits until they left.
+// exit() runs NVRTC's finalizers, which would crash threads inside NVRTC: it waits until they have
+// left.
 #pragma once
 
 namespace flexc::cuda {
 
-// Lives while its thread may be inside NVRTC.
+// Exists while its thread may be inside NVRTC.
 class NvrtcGuard {
   public:
     NvrtcGuard();
@@ -12,11 +13,12 @@ class NvrtcGuard {
     NvrtcGuard& operator=(const NvrtcGuard&) = delete;
 };
 
-// Whether exit() waits: threads inside should leave, and those with a new guard should not go in.
+// Whether exit() is waiting. Threads inside NVRTC should then leave, and those with a new guard
+// should not enter.
 bool exit_has_begun();
 
-// exit() waits before it runs the finalizers that are registered by now, and after those that come
-// later: for NVRTC goes on registering some during its first compile.
+// Makes exit() wait before it runs the finalizers registered so far. Guards call it again, because
+// NVRTC registers more finalizers during its first compile, and exit() runs later ones first.
 void register_exit_handler();
 
 } // namespace flexc::cuda

@@ -30,7 +30,8 @@ struct Walk {
     std::array<std::uint64_t, 3> strides; // in bytes
 };
 
-// The driver checks most of this too, but its answers are not part of its contract.
+// Returns the dims and strides for a map; nothing if TMA cannot address the tensor. The driver
+// checks most of this too, but which errors it reports is not specified.
 std::optional<Walk> walk_of(const TensorArgument& tensor, const Extents& extents) {
     if (tensor.stride_d != 1 || reinterpret_cast<std::uintptr_t>(tensor.data) % kAlignment != 0)
         return {};
@@ -41,7 +42,7 @@ std::optional<Walk> walk_of(const TensorArgument& tensor, const Extents& extents
     if (walk.dims[1] > kCoordinateLimit) return {};
     const std::array<long long, 3> steps = {tensor.stride_s, tensor.stride_h, tensor.stride_b};
     for (std::size_t i = 0; i < walk.strides.size(); ++i) {
-        // One row, head or batch: whatever its stride is, nothing is there to step to.
+        // The stride of a dim with a single entry is never used.
         if (walk.dims[i + 1] == 1) {
             walk.strides[i] = kAlignment;
             continue;
@@ -66,14 +67,15 @@ bool encode(const DriverApi& api, const TensorArgument& tensor, const Extents& e
 int tensor_map_type(DType dtype) { return dtype == DType::bf16 ? kBfloat16 : kFloat16; }
 
 struct Shapes {
-    static constexpr int kSomeRows = 2, kSomeEntries = 2; // of keys not in order, which have no map
+    static constexpr int kSomeRows = 2,
+                         kSomeEntries = 2; // of keys that are not in order, which have no map
     Extents q, k, v, o;
 
     Shapes(const AttentionArguments& arguments, const TensorForm& form)
         : q{form.head_dim, arguments.q_len, arguments.heads, arguments.batch},
           k{form.head_dim, arguments.kv_len, arguments.kv_heads, arguments.batch} {
         if (form.is_ragged) {
-            // A map has a row at least.
+            // A map must have at least one row.
             q.rows = std::max(arguments.q_rows, 1LL);
             k.rows = std::max(arguments.kv_rows, 1LL);
             q.batch = k.batch = 1;
@@ -85,7 +87,8 @@ struct Shapes {
     }
 };
 
-// Both passes load whole tiles of queries, keys and values. Those that threads copy have no maps.
+// Encodes the maps of queries, keys and values, of which both passes load whole tiles. Tensors that
+// threads copy have no maps.
 template <typename Maps>
 bool encode_inputs(const DriverApi& api, const plan::KernelConfig& config,
                    const AttentionArguments& arguments, const Shapes& shapes, int type,
@@ -98,7 +101,7 @@ bool encode_inputs(const DriverApi& api, const plan::KernelConfig& config,
            encode(api, arguments.v, shapes.v, type, key_tile, maps.v);
 }
 
-// Floats that are written two at a time.
+// Whether floats can be written to the tensor in pairs.
 bool takes_pairs(const TensorArgument& tensor) {
     constexpr std::uint64_t kPair = 2 * sizeof(float);
     return tensor.stride_d == 1 && reinterpret_cast<std::uintptr_t>(tensor.data) % kPair == 0 &&
@@ -197,7 +200,7 @@ std::optional<BackwardTensorMaps> backward_maps(const plan::KernelConfig& config
         !encode(*api, arguments.d_out, shapes.o, type, static_cast<unsigned>(config.query_tile),
                 maps.d_out))
         return {};
-    // Of a warp, or of a warpgroup.
+    // Rows that are written at once: a warpgroup's in a persistent kernel, else a warp's.
     const unsigned rows = config.is_persistent ? 4 * kOutputRows : kOutputRows;
     // Floats are not written through a map.
     maps.dk = maps.k;

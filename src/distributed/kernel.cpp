@@ -1,4 +1,4 @@
-// A program for many ranks: the kernels of its parts.
+// Compiles a program for many ranks: the kernels of its parts.
 #include <algorithm>
 #include <utility>
 
@@ -14,7 +14,7 @@ namespace flexc {
 
 namespace {
 
-// Every rank plans what all of them do from what the mask reads.
+// Checks what the mask reads, because every rank plans the work of all ranks from it.
 Result<void> check_sharded(const detail::KernelState& kernel) {
     const ir::Program& program = kernel.mod.program;
     for (const ir::NodeId id : ir::reachable(program.graph, std::span(&kernel.mod.mask, 1))) {
@@ -59,10 +59,10 @@ Result<DistributedKernel> compile_distributed(std::string_view text, const Compi
         auto state = std::make_shared<detail::DistributedKernelState>();
         state->text = text;
         state->options = options;
-        state->options.log = {}; // the caller's sink may die before the kernel
+        state->options.log = {}; // the caller's sink may be destroyed before the kernel
         state->options.cancel = {};
         state->gradient_type = given.gradient_type;
-        // The sink enters once, when all keys have been seen.
+        // The sink is added once, after all keys.
         const auto signature = check(text, options);
         if (!signature) return signature.error();
         if (!signature->sink_depends_on.empty() && options.sink_use == SinkUse::joins) {

@@ -15,12 +15,12 @@ namespace flexc::plan {
 
 namespace {
 
-// Families but the last, whose kernels any GPU can run.
+// Returns all families except the last, whose kernels every GPU can run.
 std::span<const Family* const> specialized_families() {
     return families().first(families().size() - 1);
 }
 
-// That of the architecture, or the first where it has none.
+// Returns the specialized family of the architecture, or the first one if it has none.
 const Family& specialized_family(int arch) {
     const auto all = specialized_families();
     const auto own =
@@ -28,7 +28,7 @@ const Family& specialized_family(int arch) {
     return own == all.end() ? *all.front() : **own;
 }
 
-// Whether only a kernel made for the architecture will do.
+// Whether the options demand a kernel that is specialized for the architecture.
 bool demands_specialized(const CompileOptions& options, KernelKind kind) {
     return kind == KernelKind::forward ? options.forward_kernel == ForwardKernel::specialized
                                        : options.backward_kernel == BackwardKernel::specialized;
@@ -48,14 +48,14 @@ Result<void> check_demand(const CompileOptions& options, const KernelRequest& re
     return {};
 }
 
-// Why memory should not add up gradients where a kernel is written out for each element of a
-// thread; empty where it may.
+// Returns why a kernel with unrolled elements should not add gradients in memory element by
+// element; empty if it may.
 std::string_view why_not_by_element(const passes::Mod& mod) {
     if (std::ranges::any_of(mod.gradients, [&](const passes::ReadGradient& gradient) {
             return mod.dependence[gradient.read].has(analysis::Dependence::score);
         }))
         return "an index of a learned read uses the score";
-    // A compile would take minutes, for what the generic kernel does as fast.
+    // With more sums, a compile takes minutes, and the generic kernel is as fast.
     constexpr int kMostSums = 2;
     const int sums = passes::count_sums_by(mod, passes::GradientSum::element,
                                            {.key_width = passes::key_width_of_gradients(mod),
@@ -64,7 +64,7 @@ std::string_view why_not_by_element(const passes::Mod& mod) {
     return sums > kMostSums ? "memory adds up several gradients of each element" : "";
 }
 
-// Why kernels of a family cannot have these layouts; empty where they can.
+// Returns why specialized kernels cannot have these layouts; empty if they can.
 std::string_view why_not_layouts(const Program& program, KernelKind kind) {
     const ir::Program& ir = program.mod().program;
     if (kind == KernelKind::forward && !program.request(kind).scattered_in.empty()) return "";
@@ -73,8 +73,8 @@ std::string_view why_not_layouts(const Program& program, KernelKind kind) {
     return ir.query_layout == ir.key_layout ? "" : "only queries, or only keys, are ragged";
 }
 
-// Why a fused kernel would not give the same bits on every run; empty where it does. Only kernels
-// of some families add to dq in an order, and in these no gradient is taken head by head.
+// Returns why a fused kernel would not produce the same bits on every run; empty if it would. Only
+// kernels of some families add to dq in a fixed order, and these cannot sum gradients head by head.
 std::string_view why_not_in_order(const Program& program) {
     const passes::Mod& mod = program.mod();
     if (const std::string_view why = why_not_layouts(program, KernelKind::backward_fused);
@@ -91,8 +91,8 @@ std::string_view why_not_in_order(const Program& program) {
     return specialized_family(fused.arch).why_not(fused);
 }
 
-// Why only kernels for tensors of any layout will do, beside what families say; empty where others
-// are as good.
+// Returns why only the generic kernels can be used, apart from the families' own reasons; empty if
+// others can.
 std::string_view why_generic(const Program& program, KernelKind kind) {
     const CompileOptions& options = program.options();
     if (const std::string_view why = why_not_layouts(program, kind); !why.empty()) return why;
@@ -109,9 +109,9 @@ bool is_specialized(const KernelConfig& config) {
     return config.specialized.has_value() || config.is_warp_specialized;
 }
 
-// For a large program: the first candidate, the form of it that saves registers in two steps, where
-// so few bytes spill that it may, and those that are not specialized. These have half the speed,
-// and where the first of them spills little, the others are not worth their compiles.
+// Returns fewer candidates, for a large program: the first one, its form that saves registers in
+// two steps (tried if so few bytes spill that it can help), and the generic ones. These have half
+// the speed, and if the first of them spills little, the others are not worth a compile.
 std::vector<KernelConfig> few_of(std::vector<KernelConfig> candidates) {
     constexpr int kSteps = 2, kSavable = 64;
     for (KernelConfig& candidate : candidates)
@@ -146,20 +146,22 @@ Variant variant(const Program& program, Calls calls, KernelRequest request) {
 KernelRequest generic(const KernelRequest& request) {
     KernelRequest other = request;
     other.generic_because = "a kernel for tensors of any layout is needed";
-    other.has_block_mask = false; // it is compiled for one call alone
+    other.has_block_mask = false; // this variant is compiled for a single call
     other.schedule.reset();
     return other;
 }
 
-// Whether many short sequences have kernels of their own: a block has one of them, which memory
-// limits. Not where someone asked for a kernel, or for the same bits whatever else a call has.
+// Whether many short sequences have kernels of their own, in which a block computes whole sequences
+// and memory is the bottleneck. Not if the options ask for a kernel, or for results that do not
+// depend on the rest of the batch.
 bool has_short_kernels(const Program& program, bool is_automatic) {
     const CompileOptions& options = program.options();
     return is_automatic && options.schedule.empty() && !options.batch_invariant &&
            !options.kv_dtype && program.mod().program.is_dense() && !is_large(program.mod());
 }
 
-// Rows for which there are such kernels, as far as products take less time than memory.
+// Returns the numbers of rows for which there are such kernels: those for which products take less
+// time than memory.
 std::vector<int> short_rows(const KernelRequest& request) {
     constexpr std::array kRows = {16, 32, 64};
     constexpr int kMostElements = 64 * (64 + 64);
@@ -198,7 +200,8 @@ Result<std::vector<Variant>> backward_variants(const Program& program) {
     const std::string_view no_order = options.deterministic ? why_not_in_order(program) : "";
     KernelRequest request = program.request(KernelKind::backward_fused);
     request.generic_because = why_generic(program, KernelKind::backward_fused);
-    const KernelRequest of_short = request; // one block has all of a sequence's dq, in an order
+    const KernelRequest of_short =
+        request; // a block has the whole dq of a sequence, so its order is fixed
     const bool is_split = options.backward_kernel == BackwardKernel::split || !no_order.empty();
     if (is_split) request.kind = KernelKind::backward_dkdv;
     if (auto checked = check_demand(options, request); !checked) return checked.error();
@@ -219,7 +222,7 @@ Result<std::vector<Variant>> backward_variants(const Program& program) {
         variants.push_back(variant(program, Calls::unaligned_biases, elements));
     }
     KernelRequest any = generic(request);
-    // Only kernels that TMA can serve add to dq in an order.
+    // Only kernels that use TMA add to dq in a fixed order.
     if (options.deterministic) any.kind = KernelKind::backward_dkdv;
     variants.push_back(variant(program, Calls::any, any));
     return variants;
@@ -277,11 +280,11 @@ Result<std::optional<ForwardSchedule>> asked_schedule(const Program& program) {
 
 std::vector<KernelConfig> candidates(const KernelRequest& request) {
     std::vector<KernelConfig> all;
-    std::string others; // why not those of families before
+    std::string others; // why earlier families have no candidates
     for (const Family* family : families()) {
         const std::string_view why = family->why_not(request);
         const bool follows = !all.empty();
-        // Additions to dq have no order in what would follow.
+        // Kernels that follow would add to dq in no fixed order.
         const bool loses_order =
             request.kind == KernelKind::backward_fused && request.deterministic;
         if (why.empty() && !(follows && loses_order))
@@ -339,7 +342,7 @@ PassPlan pass_of(const Program& program, const Variant& variant, const KernelCon
 }
 
 MaskTiling mask_tiling(const KernelConfig& kernel, bool of_requests) {
-    // All few queries of a request are one tile, whichever rows a block has.
+    // All queries of a request with few queries are one tile, whichever rows a block has.
     if (kernel.has_few_queries) return {kMostFewRows, kernel.key_tile, false, RowsOf::few};
     const bool leaves_few = of_requests && kernel.kind == KernelKind::forward;
     return {kernel.query_tile, kernel.key_tile, kernel.owns_keys,

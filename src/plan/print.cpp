@@ -1,4 +1,4 @@
-// A plan as text.
+// Describes a plan as text.
 #include "plan/plan.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ std::string_view heads_of(bool by_batch, bool by_head) {
     return by_head ? "each h" : "all b and h";
 }
 
-// What a kernel's block mask takes, in the words of common/block_mask.h.
+// Describes the memory of a kernel's block mask, in the terms of common/block_mask.h.
 std::string block_mask_of(const MaskTiling& tiling) {
     const bool by_keys = tiling.by_keys;
     return formatted(
@@ -30,7 +30,7 @@ std::string block_mask_of(const MaskTiling& tiling) {
         by_keys ? tiling.query_tile : tiling.key_tile, by_keys ? "queries" : "keys");
 }
 
-// What one head of keys or distances has, and which heads share it.
+// Describes the values that are tabulated for keys or distances, and which heads share them.
 std::string tabulated_of(const passes::TabulatedValues& tabulated) {
     std::string vectors;
     const auto add = [&](int count, std::string_view each) {
@@ -43,7 +43,7 @@ std::string tabulated_of(const passes::TabulatedValues& tabulated) {
                      heads_of(tabulated.by_batch, tabulated.by_head), vectors);
 }
 
-// Slices of tables that are kept on chip.
+// Describes the slices of tables that are kept on chip.
 std::string tables_of(const WarpSpecializedForward& forward) {
     std::string words;
     for (const int of_table : forward.table_words)

@@ -14,7 +14,8 @@ namespace flexc::plan {
 
 namespace {
 
-// Reads outside the mask's buffers are reported for every element, so that all are visited then.
+// Whether kernels visit tiles by a block mask. Not if reads outside of buffers are reported,
+// because every element must then be visited.
 bool needs_block_mask_of(const passes::Mod& mod) {
     return mod.out_of_range == ir::kNoNode && (mod.mask_tier == analysis::MaskTier::tile_tests ||
                                                mod.mask_tier == analysis::MaskTier::exhaustive);
@@ -34,9 +35,9 @@ bool computes_at(passes::Place place, const passes::Mod& mod,
     });
 }
 
-// Of the dense bias that a fused backward copies.
+// Returns the bytes of an element of the dense bias that a fused backward copies; 0 for none.
 int backward_bias_bytes(const passes::Mod& mod) {
-    // The warps that copy it are those that sum over diagonals elsewhere.
+    // The warps that would copy it are busy with sums over diagonals.
     if (passes::sums_by(mod, passes::GradientSum::distance)) return 0;
     return bytes_of_read(mod, passes::dense_bias_of_score(mod));
 }
@@ -53,8 +54,8 @@ std::vector<passes::DecomposedMod> with_ever_fewer_shifts(const passes::Mod& mod
     return result;
 }
 
-// In which each table's places are known but for one number for a tile. may_overlap: where no tile
-// of many keys is such, a few keys of one may be the next one's too.
+// Returns the key tiles for which the places in every table are known except for one number per
+// tile. may_overlap: if no large tile is aligned, a tile's last keys may be the next one's first.
 std::vector<AlignedTile> aligned_tiles(const passes::DecomposedMod& decomposed, bool may_overlap) {
     constexpr int kGroup = 16, kMany = 96, kMost = 128;
     std::vector<AlignedTile> tiles;
@@ -75,7 +76,7 @@ std::vector<AlignedTile> aligned_tiles(const passes::DecomposedMod& decomposed, 
     return tiles;
 }
 
-// Nothing else is added to products, and nothing multiplies these.
+// Whether only the element addend is added to the products, and nothing multiplies them.
 bool adds_elements_alone(const passes::DecomposedMod& decomposed) {
     const passes::ScoreParts& parts = decomposed.parts;
     return passes::multiplies_by_one(decomposed.mod.program.graph, parts) &&
@@ -88,7 +89,7 @@ bool adds_elements_alone(const passes::DecomposedMod& decomposed) {
 Program::Program(passes::Mod mod, CompileOptions options, Target target)
     : mod_(std::move(mod)), options_(std::move(options)), target_(std::move(target)),
       decomposed_(passes::decompose_score(mod_)),
-      // Kernels that copy dense biases know no block masks.
+      // Kernels that copy dense biases cannot follow block masks.
       decomposed_with_tables_(
           passes::decompose_score_with_tables(mod_, !needs_block_mask_of(mod_))),
       decomposed_with_aligned_tables_(passes::decompose_score_with_aligned_tables(mod_)),
@@ -180,7 +181,7 @@ Program::Program(passes::Mod mod, CompileOptions options, Target target)
     backward_.grid_places = sums_grids ? static_cast<int>(mod_.digit_places.size()) : 0;
     backward_.sums_shifts = passes::sums_shifts(mod_);
     if (backward_.sums_shifts) {
-        // The warps that add tiles, and copy them, have these to add.
+        // The warps that copy biases and add tiles are busy with sums of shifted reads.
         backward_.bias_bytes = 0;
         backward_.adds_bias_gradients = false;
     }

@@ -6,10 +6,11 @@ namespace {
 
 constexpr std::int64_t kTilesInWord = 32;
 
-// Tiles of one side: of a batch entry at most, and of all entries that share a block mask.
+// Number of tiles along one axis: of a batch entry at most, and of all entries that share a block
+// mask.
 struct Tiles {
     std::int64_t of_one = 0, of_all = 0;
-    std::int64_t to_next = 0; // BlockMask::batch_stride of requests
+    std::int64_t to_next = 0; // BlockMask::batch_stride for requests
 };
 Tiles tiles_of(Layout layout, bool is_dense, std::int64_t batch, std::int64_t length,
                std::int64_t rows, int tile) {

@@ -1,5 +1,5 @@
-// What a block mask takes of memory, and where: known from lengths alone, of ragged tensors from
-// their rows.
+// The memory of a block mask and its layout. They depend only on lengths, or for ragged tensors on
+// the number of rows.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace flexc::runtime {
 
-// Hands out pieces of memory, or where there is none only counts.
+// Hands out pieces of memory; without memory, only adds up their sizes.
 class Carver {
   public:
     explicit Carver(std::byte* memory) : memory_(memory) {}
@@ -29,12 +29,12 @@ class Carver {
     std::size_t used_ = 0;
 };
 
-// So many of a size hold a whole.
+// Returns how many pieces of a size cover the whole.
 inline std::int64_t pieces(std::int64_t whole, std::int64_t size) {
     return (whole + size - 1) / size;
 }
 
-// How many block masks there are.
+// Number of different block masks.
 struct MaskCount {
     int batches = 1, heads = 1;
 };

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / 32; // of plan.cu
 
-// Whether requests may have such rows.
+// Whether requests can have the rows of this tiling (few or many).
 bool has_rows(const plan::MaskTiling& tiling, const AttentionArguments& attention) {
     const int most_few = kMostFewRows / (attention.heads / attention.kv_heads);
     return attention.q_len > (tiling.rows_of == RowsOf::many  ? most_few
@@ -76,7 +76,7 @@ Result<void> BlockMasks::build(const AttentionArguments& attention, const void* 
         facts = std::max(facts,
                          pieces(masks * (std::int64_t{one.query_tiles} + one.key_tiles), kWarps));
         tiles = std::max(tiles, support::product(masks, rows, pieces(one.mask.word_count, kWarps)));
-        // Rows of few queries are visited as parts of keys are.
+        // Rows with few queries need no order: they are visited by parts of keys.
         if (masks_[i].tiling.rows_of != RowsOf::few)
             order = std::max(order, masks * pieces(rows, kThreads));
     }

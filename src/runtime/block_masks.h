@@ -17,24 +17,25 @@ namespace flexc::runtime {
 
 class BlockMasks {
   public:
-    // `planner` is the configuration of the module's kernels. Kernels that visit tiles in the same
-    // order and sizes share a mask. starts_early: launches may, before the one ahead has ended.
+    // `planner` is the configuration of the module's kernels. Kernels that visit tiles of the same
+    // sizes in the same order share a mask. starts_early: a launch may start before the one ahead
+    // has ended.
     static Result<BlockMasks> load(cuda::Module module, const plan::KernelConfig& planner,
                                    bool starts_early);
     void add(const plan::MaskTiling& tiling, Pass pass);
 
-    // Of all masks.
+    // Returns the memory of all masks.
     std::size_t bytes(const AttentionArguments& attention) const;
-    // Where build() puts the mask of such tiles.
+    // Returns the mask of such tiles, where build() puts it.
     BlockMask of(const plan::MaskTiling& tiling, const AttentionArguments& attention,
                  void* memory) const;
-    // Three launches, whatever the number of masks: of one pass, or of both; two where all rows are
-    // of few queries. `words` are the program's arguments.
+    // Builds the masks of one pass, or without a pass of both, in three launches; two if all rows
+    // have few queries. `words` are the program's arguments.
     Result<void> build(const AttentionArguments& attention, const void* words, void* memory,
                        std::optional<Pass> pass, void* stream) const;
 
   private:
-    // A mask, and who reads it.
+    // A mask, and which passes read it.
     struct Mask {
         plan::MaskTiling tiling;
         bool of_forward = false, of_backward = false;

@@ -25,7 +25,7 @@ std::int64_t words_of(const TiledAxis& keys) { return (keys.tiles() + 31) / 32; 
 
 using Kind = passes::ArgumentSlot::Kind;
 
-// What the argument words say, taken apart again.
+// Returns the sizes, params and buffers that the argument words contain.
 MaskValues values_of(const ir::Program& program, std::span<const passes::ArgumentSlot> slots,
                      std::span<const std::uint64_t> words, const AttentionArguments& attention) {
     std::vector<std::int64_t> sizes(program.sizes.size());
@@ -50,7 +50,7 @@ MaskValues values_of(const ir::Program& program, std::span<const passes::Argumen
         case Kind::gradient_stride:
         case Kind::out_of_range:
         case Kind::first_kv_head:
-        case Kind::sequences: // block masks are of dense tensors
+        case Kind::sequences: // only dense tensors have block masks here
         case Kind::key_numbers:
         case Kind::key_table_size: break;
         }

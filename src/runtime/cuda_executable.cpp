@@ -24,7 +24,7 @@ namespace flexc::runtime {
 
 namespace {
 
-// Functions of one step, in the order of PassPlan::steps; none for fills.
+// A loaded pass, with the functions of each step in the order of PassPlan::steps; none for fills.
 struct LoadedPass {
     plan::PassPlan plan;
     std::vector<cuda::Module> modules;
@@ -44,14 +44,14 @@ class LoadedVariants {
 
     std::span<const int> most_rows() const { return most_rows_; } // of each
     const LoadedPass& first() const { return *loaded_[0]; }
-    // One that find() has found before.
+    // Returns a variant that find() has returned before.
     const LoadedPass& known(std::size_t variant) const {
         const std::lock_guard lock(mutex_);
         return *loaded_[variant];
     }
 
-    // Compiled by the first plan that needs it, without a lock: of plans at the same time, each
-    // compiles, and the first to end is kept.
+    // Returns a variant; the first plan that needs it compiles it, without a lock. If several plans
+    // compile it at the same time, the first result is kept.
     template <typename Load>
     Result<const LoadedPass*> find(std::size_t variant, const Load& load) const {
         {
@@ -67,7 +67,7 @@ class LoadedVariants {
         return &*loaded_[variant];
     }
 
-    // A variant that no plan asks for again.
+    // Marks a variant that failed, so that no plan asks for it again.
     void give_up(std::size_t variant) const {
         const std::lock_guard lock(mutex_);
         given_up_[variant] = true;
@@ -86,7 +86,7 @@ class LoadedVariants {
 };
 
 bool has_narrow_offsets(const plan::BufferWords& buffer, const Call& call) {
-    std::uint64_t last = 0; // as far as the sum has room
+    std::uint64_t last = 0; // offset of the last element, so far
     for (std::size_t dim = 0; dim < buffer.strides.size(); ++dim) {
         const auto extent = static_cast<std::int64_t>(call.words[buffer.extents[dim]]);
         const auto stride = static_cast<std::int64_t>(call.words[buffer.strides[dim]]);
@@ -337,7 +337,7 @@ class CudaExecutable final : public Executable {
         return plan::Launch::Maps::none;
     }
 
-    // What of a call the pass cannot take; empty: it can take the call.
+    // Returns why the pass cannot compute a call; empty if it can.
     std::string why_not(const plan::PassPlan& pass, const Call& call) const {
         const AttentionArguments& attention = call.attention;
         if (pass.most_rows != 0 && longest_of(attention) > pass.most_rows)
@@ -372,7 +372,7 @@ class CudaExecutable final : public Executable {
         return std::max(attention.q_len, attention.kv_len);
     }
 
-    // The variant for short sequences that fits the call's best, if these are many.
+    // Returns the variant for short sequences that fits the call's best, if there are many.
     static std::optional<std::size_t> short_variant(std::span<const int> most_rows,
                                                     const AttentionArguments& attention) {
         const std::int64_t sequences = std::int64_t{attention.batch} * attention.heads;
@@ -388,7 +388,7 @@ class CudaExecutable final : public Executable {
             return variants.find(variant, [&](CudaPass& one) { return load_pass(one); });
         };
         const std::span<const int> most_rows = variants.most_rows();
-        // It is only faster: where it cannot be compiled, others do.
+        // This variant is only faster: if it cannot be compiled, another one is used.
         if (const auto variant = short_variant(most_rows, call.attention);
             variant && !variants.is_given_up(*variant)) {
             auto pass = find(*variant);
@@ -409,7 +409,7 @@ class CudaExecutable final : public Executable {
         return not_compiled();
     }
 
-    // The maps that TMA needs of the call's tensors.
+    // Returns the maps of the call's tensors that TMA needs.
     std::optional<Maps> maps_for(const plan::PassPlan& pass, const Call& call) const {
         const plan::KernelConfig& main = pass.main_kernel();
         switch (maps_of(pass)) {
@@ -497,7 +497,8 @@ class CudaExecutable final : public Executable {
         return {};
     }
 
-    // Heads that add to the same gradients one by one are launched one after the other.
+    // Runs a launch of a pass. Heads that add to the same gradients in order have launches of their
+    // own, one after the other.
     Result<void> take(Walk& walk, const plan::Launch& launch, const Function& function) const {
         const int heads = walk.attention().batch * walk.attention().kv_heads;
         const int at_once = launch.by_heads
@@ -530,7 +531,7 @@ class CudaExecutable final : public Executable {
         return {};
     }
 
-    // launches: that share the work evenly.
+    // Starts a launch; launches: how many share the work evenly.
     Result<void> start(Walk& walk, const plan::Launch& launch, const cuda::Function& function,
                        int launches) const {
         const AttentionArguments& attention = walk.attention();
@@ -584,11 +585,11 @@ class CudaExecutable final : public Executable {
 
     const CudaOptions options_;
     int multiprocessors_ = 1;
-    bool starts_early_ = false; // where kernels may, before the one ahead has ended
+    bool starts_early_ = false; // kernels may start before the one ahead has ended
     std::optional<TileQueues> queues_;
-    std::optional<BlockMasks> block_masks_;     // where some kernel asks for one
-    std::optional<LengthReader> length_reader_; // where tensors are not dense
-    mutable StagedCopies copies_;               // of what plans own
+    std::optional<BlockMasks> block_masks_;     // if some kernel reads one
+    std::optional<LengthReader> length_reader_; // if tensors are not dense
+    mutable StagedCopies copies_;               // of memory that plans own
     std::shared_ptr<PlanMemory> plan_memory_;
     std::optional<LoadedVariants> forward_, backward_;
     std::vector<KernelInfo> infos_;

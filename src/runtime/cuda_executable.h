@@ -1,4 +1,4 @@
-// Loaded kernels on one GPU: walks the steps that the plan has for a pass.
+// Loaded kernels on one GPU. Executes the steps that the plan has for a pass.
 #pragma once
 
 #include <functional>
@@ -18,14 +18,14 @@ struct CudaKernel {
     std::string cubin;
 };
 
-// One variant of a pass, compiled; kernels in the order of PassPlan::kernels.
+// One compiled variant of a pass; kernels in the order of PassPlan::kernels.
 struct CudaPass {
     plan::PassPlan plan;
     std::vector<CudaKernel> kernels;
 };
 
-// The variants of a pass, for ever more calls. Those after the first are compiled when a plan needs
-// them.
+// The variants of a pass, each for more calls than the one before it. Those after the first are
+// compiled when a plan needs them.
 struct CudaVariants {
     CudaPass first;
     std::vector<int> most_rows; // KernelRequest::most_rows of each
@@ -35,15 +35,15 @@ struct CudaVariants {
 struct CudaPlan {
     CudaVariants forward;
     std::optional<CudaVariants> backward;
-    std::optional<CudaKernel> block_mask; // that builds them
-    std::optional<CudaKernel> lengths;    // that reads those of requests
+    std::optional<CudaKernel> block_mask; // the kernel that builds block masks
+    std::optional<CudaKernel> lengths;    // the kernel that reads lengths of requests
 };
 
 struct CudaOptions {
     int device = 0;
     DType dtype = DType::bf16;
     int head_dim = 64, head_dim_v = 64;
-    bool is_ragged = false; // queries are, and keys, or these are not in order
+    bool is_ragged = false; // queries are ragged; keys are too, or are not in order
     bool keys_are_in_order = true;
     bool report_out_of_range = false;
 };

@@ -37,8 +37,8 @@ Result<void> check_workspace(const detail::PlanState& plan, Workspace workspace)
     return {};
 }
 
-// Builds the plan's block mask where all that the mask reads is there; else calls find room for
-// one. Of requests, whose lengths change, each call builds its own.
+// Builds the plan's block mask if everything that the mask reads is given; otherwise each call
+// builds one in its workspace, as it does for requests, whose lengths change.
 Result<void> plan_tiles(const detail::KernelState& kernel, detail::PlanState& plan,
                         std::span<const NamedTensor> buffers, Stream stream, bool per_call) {
     if (plan.block_mask_bytes == 0) return {};
@@ -57,7 +57,7 @@ Result<void> plan_tiles(const detail::KernelState& kernel, detail::PlanState& pl
     return kernel.executable->build_block_mask(call, {});
 }
 
-// To where launches read them, if not in host memory.
+// Copies lengths to where launches read them, if that is not host memory.
 Result<void> store_sequences(const detail::KernelState& kernel, const detail::PlanState& plan,
                              const runtime::Sequences& sequences, Stream stream) {
     if (!kernel.executable->reads_sequences_of_plan()) return {};
@@ -76,8 +76,8 @@ Result<void> plan_sequences(const detail::KernelState& kernel, const detail::Pla
     return store_sequences(kernel, plan, *sequences, stream);
 }
 
-// Whether what launches were told when the plan was made holds of these too: rows of entries, and
-// the rows that the workspace has room for, of a backward or of block masks.
+// Checks new lengths against what launches were told when the plan was made: rows of entries, and
+// the rows for which the workspace of a backward or of block masks has room.
 Result<void> check_room(const detail::KernelState& kernel, const detail::PlanState& plan,
                         const runtime::Sequences& sequences) {
     if (!kernel.executable->reads_sequences_of_plan()) return {};
@@ -107,8 +107,8 @@ Result<void> check_has_lengths(const detail::PlanState& plan) {
                  "this kernel was compiled for dense tensors, which have no lengths"};
 }
 
-// The plan's block mask, or a new one in the workspace: in the order of the stream, also in a
-// graph, so that it is that of the lengths and buffers which the pass reads.
+// Uses the plan's block mask, or builds one in the workspace in stream order, also in a graph, so
+// that it matches the lengths and buffers that the pass reads.
 Result<void> use_block_mask(const detail::KernelState& kernel, const detail::PlanState& plan,
                             runtime::Pass pass, runtime::Call& call) {
     call.block_mask = plan.block_mask.get();

@@ -98,7 +98,7 @@ DeviceTensor AttentionCall::make(std::string tensor_name, DType dtype,
     }
     DeviceTensor tensor;
     tensor.name = std::move(tensor_name);
-    // An absent tensor is told by a null pointer, so that an empty one needs a byte.
+    // A null pointer means that a tensor is absent, so an empty one needs at least one byte.
     tensor.memory =
         value_of(DeviceMemory::allocate(kernel_.device(), std::max<std::size_t>(size, 1)));
     if (!bytes.empty()) {
@@ -175,7 +175,7 @@ Result<Plan> AttentionCall::make_plan() const {
                         .global_q_len = options_.global_q_len,
                         .lengths = shape_.lengths.view()};
     apply(shape_.part, options);
-    // Contiguous tensors are what a plan expects.
+    // A plan assumes contiguous tensors; others must be described.
     const auto forward = forward_tensors();
     const auto backward = backward_tensors();
     if (options_.strides != TensorStrides::bhsd) {

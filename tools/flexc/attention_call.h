@@ -16,7 +16,7 @@
 
 namespace flexc::cli {
 
-// What Lengths of a plan points into.
+// The arrays to which a plan's Lengths points.
 struct RequestLengths {
 #define FLEXC_LENGTH_ARRAY(name) std::vector<std::int32_t> name;
 #include "support/length_arrays.def"
@@ -31,10 +31,11 @@ struct ProblemShape {
     Sizes sizes;
     int head_dim = 0, head_dim_v = 0;
     DType dtype = DType::bf16;
-    std::optional<DType> kv_dtype; // of k and v, where it is another
+    std::optional<DType> kv_dtype; // of k and v, if it differs from that of q
     Layout query_layout = Layout::dense, key_layout = Layout::dense;
     std::int64_t q_rows = 0, kv_rows = 0; // of ragged tensors
-    // Of keys that are not in order: of the first dim, which have kv_rows each.
+    // For keys that are not in order: extent of the first dim, whose entries have kv_rows rows
+    // each.
     std::int64_t kv_entries = 0;
     RequestLengths lengths;
     HeadOption part;
@@ -46,8 +47,8 @@ std::vector<std::int64_t> k_shape(const ProblemShape& shape);
 std::vector<std::int64_t> v_shape(const ProblemShape& shape);
 std::vector<std::int64_t> o_shape(const ProblemShape& shape);
 std::vector<std::int64_t> lse_shape(const ProblemShape& shape);
-// B, H, H_KV, Q_LEN, KV_LEN, D, DV: the names that a buffer's dims may use. Of a part of the heads
-// without those of heads: the plan checks them.
+// Returns the values of B, H, H_KV, Q_LEN, KV_LEN, D, DV, which a buffer's dims may use. For a part
+// of the heads, H and H_KV are omitted: the plan checks these.
 std::map<std::string, std::int64_t> size_names(const ProblemShape& shape);
 
 struct DeviceTensor {
@@ -56,10 +57,10 @@ struct DeviceTensor {
     TensorView view;
 };
 
-enum class OutputType : std::uint8_t { input, f32 }; // of o: that of q, or f32
+enum class OutputType : std::uint8_t { input, f32 }; // type of o: that of q, or f32
 
-// How dense tensors [B, H, S, D] lie in memory: as they are named, as [B, S, H, D], or with rows of
-// one element more, which leaves most rows unaligned.
+// Memory order of dense tensors [B, H, S, D]: as named, as [B, S, H, D], or padded with one more
+// element per row, which leaves most rows unaligned.
 enum class TensorStrides : std::uint8_t { bhsd, bshd, padded };
 
 struct CallOptions {
@@ -75,42 +76,42 @@ class AttentionCall {
   public:
     AttentionCall(Kernel kernel, ProblemShape shape, CallOptions options);
 
-    // Empty bytes leave zeros. The tensor is allocated here.
+    // Allocates the tensor and sets its bytes; to zeros if `bytes` is empty.
     void set(std::string_view tensor_name, std::span<const std::byte> bytes);
-    // k_scale or v_scale.
+    // Sets k_scale or v_scale.
     void set_scale(std::string_view tensor_name, std::span<const std::int64_t> shape,
                    std::span<const std::byte> bytes);
     void add_buffer(const BufferInfo& info, std::span<const std::int64_t> shape,
                     std::span<const std::byte> bytes);
 
-    // Call once the inputs are there. Allocates outputs and the workspace.
+    // Allocates outputs and the workspace; called once, after the inputs are set.
     void prepare(bool backward);
     Result<Plan> make_plan() const;
-    // Another kernel of the same program, types and device, on the same tensors.
+    // Replaces the kernel by another one of the same program, types and device; keeps the tensors.
     void use(Kernel kernel);
 
     Result<void> forward() const;
     Result<void> backward() const;
-    // The plan's block mask again; block_mask_bytes() is 0 where the mask needs none.
+    // Rebuilds the plan's block mask; block_mask_bytes() is 0 if there is none.
     Result<void> update_block_mask() const { return kernel_.update(plan_, buffer_views_); }
     std::size_t block_mask_bytes() const { return plan_.block_mask_bytes(); }
-    // The same lengths again, of ragged and paged layouts.
+    // Updates the plan with the same lengths, for ragged and paged layouts.
     Result<void> update_lengths() const { return kernel_.update(plan_, shape_.lengths.view()); }
-    // From arrays on the device, which copy_lengths() puts there.
+    // Likewise from arrays on the device, to which copy_lengths() copies them first.
     void copy_lengths();
     Result<void> update_lengths_on_device() const { return kernel_.update(plan_, length_views_); }
     void synchronize() const;
 
     const Kernel& kernel() const { return kernel_; }
     const ProblemShape& shape() const { return shape_; }
-    // o, lse, max_scores where the kernel has them, and after backward dq, dk, dv, d.NAME.
+    // o, lse, max_scores if the kernel returns them, and after backward dq, dk, dv, d.NAME.
     const std::vector<DeviceTensor>& outputs() const { return outputs_; }
 
   private:
     void plan();
     DeviceTensor make(std::string tensor_name, DType dtype, std::span<const std::int64_t> shape,
                       std::span<const std::byte> bytes) const;
-    // Of q, k, v, o and their gradients.
+    // Makes q, k, v, o or one of their gradients, with the strides of options_.
     DeviceTensor make_rows(std::string tensor_name, DType dtype,
                            std::span<const std::int64_t> shape,
                            std::span<const std::byte> bytes) const;

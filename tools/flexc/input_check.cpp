@@ -62,7 +62,7 @@ void expect(Problems& problems, std::string_view tensor, std::string_view dims, 
     }
 }
 
-// What each dim of a buffer must be; a new name takes the extent that is given first.
+// Returns the extent that each dim of a buffer must have; a new name gets the extent given first.
 std::vector<std::int64_t> expected_shape(const BufferInfo& buffer, const TensorEntry& entry,
                                          std::map<std::string, std::int64_t>& sizes) {
     std::vector<std::int64_t> shape;

@@ -79,7 +79,7 @@ const TensorEntry& tensor_of(const TensorFile& file, const char* tensor, std::si
     return *entry;
 }
 
-// The longest of them; numbers that are none are refused by the plan.
+// Returns the longest of the lengths. Does not check them: the plan rejects invalid ones.
 std::int64_t longest(const std::vector<std::int32_t>& used, const std::vector<std::int32_t>& cu,
                      std::int64_t all) {
     std::int64_t most = 0;
@@ -192,7 +192,7 @@ ProblemShape requests_shape(const TensorFile& file, const LayoutOption& option) 
         if (!lengths.seqused_k.empty()) {
             sizes.kv_len = longest(lengths.seqused_k, {}, 0);
         } else {
-            // An empty cache may have pages of any size until the plan refuses it.
+            // Page sizes are not checked here; the plan rejects invalid ones.
             sizes.kv_len = support::times(longest({}, lengths.page_indptr, 0), lengths.page_size);
         }
         break;

@@ -39,7 +39,7 @@ void load(RankedCall& call, const Signature& signature, const TensorFile& file, 
     }
 }
 
-// Rows of all ranks become a whole tensor on rank 0.
+// Collects the rows of all ranks into a whole tensor on rank 0.
 void collect(Communicator& communicator, const RankTensor& tensor,
              std::vector<OutputTensor>& outputs) {
     constexpr int kChannel = 0;
