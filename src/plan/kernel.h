@@ -112,7 +112,7 @@ struct KernelRequest {
     // Some index of a table is more than a number of the query plus one of the key, so that a part
     // of it is computed for each element.
     bool computes_table_indices = false;
-    passes::Index2dReads index_2d_reads; // what the fused backward reads and sums by such an index
+    passes::Index2dReads index_2d_reads; // of the fused backward
     bool has_block_mask = false;         // a block mask says which tiles are visited
     bool has_window = false;             // the mask is bounded by a band with both ends
     bool is_ragged = false;              // queries and keys of all requests are packed

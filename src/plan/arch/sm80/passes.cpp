@@ -115,7 +115,7 @@ void add_few_queries(const Program& program, PassPlan& pass) {
     const KernelRequest request = program.request(KernelKind::forward);
     pass.kernels.push_back(few_queries_kernel(request));
     const int columns = program.options().head_dim_v + 2;
-    // Returns the largest number of parts, for each KV head, times of_each and `factors`.
+    // Returns an upper bound on the parts of all requests' KV heads, times of_each and `factors`.
     const auto parts = [&](std::int64_t of_each, const std::vector<Length>& factors) -> Extent {
         std::vector<Length> of_requests = factors, others = factors;
         of_requests.insert(of_requests.end(), {{Of::batch}, {Of::kv_heads}});

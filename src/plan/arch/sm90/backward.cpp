@@ -124,10 +124,9 @@ bool suits(const KernelRequest& request, const FusedTile& tile) {
     const int accumulators =
         tile.query_tile +
         (padded_columns(request.head_dim) + padded_columns(request.head_dim_v)) / 2;
-    // Tiles of 128 queries are not for every program, as a warpgroup's piece of dq is 64 columns,
-    // or 64 of 128 rows:
-    // - If elements are added one by one, registers always spill, and a compile takes up to a
-    // minute.
+    // A tile of 128 queries needs rows of at most 64 columns, because a warpgroup's piece of dq is
+    // 64 columns, or 64 of 128 rows. It is not used in these cases either:
+    // - If elements are added one by one, registers spill, and a compile takes up to a minute.
     // - With a derivative of each score, P would fit in 16 bits only.
     // - Sums over distances would need registers that the warps beside the MMAs do not have.
     // - The text of a large program with long code for each element would be twice as long.

@@ -34,7 +34,7 @@ constexpr std::array kIndex2dShapes = {
 };
 constexpr int kForwardStages = 2;
 constexpr int kMostPolynomials = 4;
-constexpr int kLeastStep = 16; // in keys: the difference of neighboring tile sizes
+constexpr int kLeastStep = 16; // in keys: the difference of neighbouring tile sizes
 
 // How a kernel handles the reads of a score mod.
 enum class Reads : std::uint8_t {
@@ -360,8 +360,8 @@ std::string of_kinds(const KernelRequest& request, const ::sm90::ForwardSizes& s
 }
 
 // Whether addends are computed for a few of a thread's elements at a time: if unrolled code would
-// contain many reads, none of which is loaded for neighboring elements together. With wide outputs,
-// only if there is a copied bias; otherwise the generic kernel is faster.
+// contain many reads, none of which is loaded for neighbouring elements together. With wide
+// outputs, only if there is a copied bias; otherwise the generic kernel is faster.
 bool computes_in_parts(const KernelRequest& request, Reads reads) {
     constexpr int kNarrow = 64;
     const bool has_room = request.head_dim_v <= kNarrow || bias_bytes_of(request, reads) > 0;
