@@ -20,16 +20,18 @@ static_assert(kThreads == 32 * mod::kWarps);
 
 constexpr bool kCopiesBiases = kReadsBias || kReadsShifts;
 constexpr bool kCopiesKeys = mod::kSizes.copies_keys;
-// Of tiles that are beyond clamps but for a few, those few have others between them.
+// Where most tiles are beyond clamps, the few others, which take long to copy, are spread among
+// them.
 using KeyOrder = Select<mod::kSizes.shifted_end_bytes != 0, Spread, LastFirst>;
-constexpr bool kHasCopiers = kCopiesBiases || kCopiesKeys; // beside the producer
-// Registers of a thread; together no more than the launch gave the block.
+constexpr bool kHasCopiers = kCopiesBiases || kCopiesKeys; // threads beside the producer
+// Registers of a thread after setmaxnreg; in sum no more than the launch gave the block.
 constexpr int kProducerRegisters = kConsumers == 3 ? 32 : kReadsShifts ? 88 : kHasCopiers ? 72 : 40;
 constexpr int kConsumerRegisters = kConsumers == 3 ? 160
                                    : kReadsShifts  ? 208
                                    : kHasCopiers   ? 216
                                                    : 232;
 
+// Whether what is added to products is loaded while they run, as there are registers to spare.
 constexpr bool kPreparesEarly = kConsumers == 2 && mod::kHeadDimV <= 128;
 
 constexpr int round_up_16(int x) { return (x + 15) / 16 * 16; }
@@ -40,7 +42,7 @@ static_assert(kLayout.bytes <= mod::kSharedBytes);
 
 constexpr KindCopiesLayout kKindCopies = kind_copies_layout(mod::kKeyTile, mod::kSizes.kind_copies);
 
-constexpr int kRowBytes = ForwardLayout::kRowBytes; // of a panel
+constexpr int kRowBytes = ForwardLayout::kRowBytes; // of a panel's row
 static_assert(kRowBytes == 2 * kPanelColumns);
 constexpr int kQueryPanel = mod::kQueryTile * kRowBytes, kKeyPanel = mod::kKeyTile * kRowBytes;
 constexpr int kPanels = ForwardLayout::panels(mod::kSizes.head_dim);
@@ -52,9 +54,8 @@ using Values = Stages<kLayout.values.stages, kLayout.values.bytes>;
 using BiasRing = Stages<kLayout.biases.stages, kLayout.biases.bytes>;
 using ShiftedEndRing = Stages<kLayout.shifted_ends.stages, kLayout.shifted_ends.bytes>;
 using TabulatedRing = Stages<kLayout.tabulated.stages, kLayout.tabulated.bytes>;
-// What is added for rows of the 2-D key index, by row, then by query. Where tiles are single rows
-// it is an operand of products, see forward_index_2d.cuh, full and empty with its keys. Else
-// floats.
+// Addends of rows of the 2-D key index, by row, then by query. Where tiles are single rows they are
+// an operand of products (see forward_index_2d.cuh), full and empty with their keys; else floats.
 using Index2dRing = Stages<kLayout.index_2d_rows.stages, kLayout.index_2d_rows.bytes>;
 using TableRing = Stages<kLayout.tables.stages, kLayout.tables.bytes>;
 using KeyTasks = Stages<kLayout.key_tasks.stages, kLayout.key_tasks.bytes>;
@@ -66,28 +67,29 @@ constexpr bool kMultipliesIndex2dRows = mod::kSizes.multiplies_index_2d_rows;
 constexpr int kIndex2dRows = mod::kSizes.index_2d_rows;
 constexpr int kIndex2dRowBytes = ForwardLayout::addend_bytes(kMultipliesIndex2dRows);
 constexpr bool kLoadsIndex2dRows = kIndex2dRows > 0 && !kMultipliesIndex2dRows;
-// That stage those, where there are any, beside the producer.
+// Threads of the producer warpgroup that stage addends of the 2-D key index, if there are any.
 constexpr int kIndex2dThreads = 32 * kConsumers;
-// Whether all that is staged with keys and values is full and empty with them.
+// Whether all that is staged with keys and values is full and empty with them, so that tiles of
+// keys can be skipped.
 constexpr bool kKeysMayPass = !kCopiesBiases && !kHasTabulated && !kLoadsIndex2dRows;
 // Threads that copy tables, beside those that copy biases.
 constexpr int kFirstTableThread = 32, kTableThreads = kCopiesBiases ? 32 : 96;
 
-// A thread that multiplies: of which warpgroup, lane, and warp of the warpgroup.
+// A consumer thread: the number of its warpgroup, its lane, and its warp in the warpgroup.
 struct ConsumerThread {
     int warpgroup, lane, warp;
 
-    // In the tile of queries: the first row of the warp, and of the thread's two.
+    // Return the first row of the warp, and of the thread's two, in the tile of queries.
     __device__ int warp_row() const { return 64 * warpgroup + 16 * warp; }
     __device__ int first_row() const { return 64 * warpgroup + 16 * warp + lane / 4; }
 };
 
-// A tile of queries, as the producer hands it to the consumers, beside the queries.
+// A tile of queries. The producer stores it for the consumers with each stage of queries.
 struct Task {
     int b, h, h_kv, first_row;
-    int begin, end; // tiles of keys; where there is a block mask, 0 and their number
+    int begin, end; // range of tiles of keys; with a block mask, 0 and their number
     int low, high;  // of the mask's band, see HeadPlace
-    int end_row;    // after the last
+    int end_row;    // behind the tile's last row
 
     static constexpr int kBytes = ForwardLayout::kTaskBytes;
     __device__ void store(unsigned to) const {
@@ -95,7 +97,7 @@ struct Task {
         store_shared(to + 16, begin, end, low, high);
         store_shared_word(to + 32, static_cast<unsigned>(end_row));
     }
-    // The same for the whole warp.
+    // Loads a task; its values are uniform over the warp.
     static __device__ Task load(unsigned from) {
         Task task;
         load_shared(from, task.b, task.h, task.h_kv, task.first_row);
@@ -105,7 +107,7 @@ struct Task {
                 uniform(task.first_row), uniform(task.begin), uniform(task.end),
                 uniform(task.low),       uniform(task.high),  uniform(task.end_row)};
     }
-    // After the last tile.
+    // Returns the task that follows the last one.
     static __device__ Task none() { return {-1, 0, 0, 0, 0, 0, 0, 0, 0}; }
     __device__ bool is_none() const { return b < 0; }
 };
@@ -119,14 +121,14 @@ struct Shared {
     TabulatedRing tabulated;
     Index2dRing index_2d_rows;
     TableRing tables;
-    KeyTasks key_tasks;     // of those that copy keys: what the producer has begun
+    KeyTasks key_tasks;     // tasks for the threads that copy keys
     unsigned index_2d_unit; // what rows of the 2-D key index are multiplied with, for eight keys
     unsigned tasks;         // one for each stage of queries
     unsigned spare;         // a word that is never read
     unsigned key_blocks;    // a word for each stage of keys
     unsigned lengths;       // of requests, one for each stage of queries
-    unsigned kind_places;   // which copies keys take, and those
-    unsigned kind_copies;
+    unsigned kind_places;   // which copy of addends each key takes
+    unsigned kind_copies;   // the copies of addends by kinds of keys
 
     __device__ explicit Shared(unsigned memory)
         : queries(at<Queries>(memory, kLayout.queries)), keys(at<Keys>(memory, kLayout.keys)),
@@ -142,7 +144,8 @@ struct Shared {
           kind_copies(memory + kLayout.kind_copies) {}
 
     __device__ unsigned task(int stage) const { return tasks + stage * Task::kBytes; }
-    // Where a block mask chooses the tiles of keys: which one each stage holds.
+    // Returns the address of the word that says which tile of keys a stage holds, where consumers
+    // cannot tell from the range.
     __device__ unsigned key_block(int stage) const { return key_blocks + 4 * stage; }
 
   private:

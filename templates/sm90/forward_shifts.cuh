@@ -1,5 +1,5 @@
-// Reads whose addresses are affine in q and kv: threads beside the producer copy tiles of them to
-// shared memory, line by line.
+// Copies of reads whose addresses are affine in q and kv: threads of the producer warpgroup copy
+// tiles of them to shared memory, line by line.
 #pragma once
 
 #include "common/select.h"
@@ -10,9 +10,9 @@
 
 namespace sm90 {
 
-constexpr int kShiftThreads = 96; // that copy
+constexpr int kShiftThreads = 96; // threads that copy
 
-// One read, by one of `threads`.
+// Copies a thread's part of a tile of one read; kThreads threads copy the whole tile.
 template <int kRead> class ShiftedCopy {
     using Tile = ShiftedTile<kRead>;
     using Read = typename Tile::Read;
@@ -21,7 +21,7 @@ template <int kRead> class ShiftedCopy {
     static constexpr int kLength = Tile::kLength;
 
   public:
-    // to: the stage. rows, keys: those that there are.
+    // to: the address of the stage. rows, keys: how many of the tile exist.
     __device__ ShiftedCopy(const ShiftedHead<kRead>& head, int first_row, int rows, int first_key,
                            int keys, unsigned to)
         : lines_(Read::kByKey ? keys : rows), contiguous_(head.step == 1), pitch_(head.pitch()),
@@ -33,12 +33,14 @@ template <int kRead> class ShiftedCopy {
         high_ = bounded_distance(head.most - head.index_of(line, position));
     }
 
-    // Of a clamp. A line that has no element there has its end's alone, in the place nearest to it.
+    // Whether the read is clamped. A line that has no element inside the clamp has only the one at
+    // the clamp's end, in the place nearest to it.
     static constexpr bool kHasEnds = Read::kHasLeast || Read::kHasMost;
     template <int kThreads>
-    static constexpr int kEnds = (Tile::kLines + kThreads - 1) / kThreads; // of a thread
+    static constexpr int kEnds = (Tile::kLines + kThreads - 1) / kThreads; // lines of a thread
     template <int kThreads> using Ends = Element[kEnds<kThreads>];
-    // Of the thread's lines: first all are on their way, then they are stored.
+    // Loads the ends of the thread's lines; store_ends() stores them later, so that all loads are
+    // under way before the first is waited for.
     template <int kThreads> __device__ void load_ends(int thread, Ends<kThreads>& ends) const {
 #pragma unroll
         for (int i = 0; i < kEnds<kThreads>; ++i) {
@@ -57,6 +59,7 @@ template <int kRead> class ShiftedCopy {
         }
     }
 
+    // Copies the elements of the thread's part. lines_of_head: the number of lines in the head.
     template <int kThreads>
     __device__ void copy(int thread, const ShiftedHead<kRead>& head, int lines_of_head) const {
         if (!contiguous_) return copy_elements<kThreads>(thread);
@@ -68,8 +71,8 @@ template <int kRead> class ShiftedCopy {
     }
 
   private:
-    // Of indices that there are, the first and the last place of a line; the other way round where
-    // it has none.
+    // Return the first and the last place of a line whose index has an element. Both are counted
+    // from the line's beginning and may be outside of the tile; low > high where there is none.
     __device__ int low_of(int line) const { return low_ - Tile::kAcross * line; }
     __device__ int high_of(int line) const { return high_ - Tile::kAcross * line; }
     __device__ const char* line(int line) const {
@@ -79,7 +82,7 @@ template <int kRead> class ShiftedCopy {
         return static_cast<int>(reinterpret_cast<unsigned long long>(from) % kChunk);
     }
 
-    // Lines that have elements, of which there are some: first and last.
+    // The first and the last line that have elements in the tile; first > last where none has.
     struct Lines {
         int first, last;
     };
@@ -88,7 +91,7 @@ template <int kRead> class ShiftedCopy {
         if (Tile::kAcross == 0) return {0, by_low <= 0 && by_high >= 0 ? lines_ - 1 : -1};
         return {max(min(by_low, by_high), 0), min(max(by_low, by_high), lines_ - 1)};
     }
-    // Whether all that a tile's lines have room for is memory between elements of the head.
+    // Returns whether all that copy_lines() would read lies between elements of the head.
     __device__ bool is_between_elements(const ShiftedHead<kRead>& head, Lines lines,
                                         int lines_of_head) const {
         return line_step_ >= Tile::kAcross &&
@@ -96,8 +99,8 @@ template <int kRead> class ShiftedCopy {
                from_ + lines.last * line_step_ + kLength + kChunkElements <=
                    head.element(lines_of_head - 1, head.most) + 1;
     }
-    // With what is before and behind their elements. A thread keeps its chunk and steps down the
-    // lines; one more holds what lines that start behind an aligned place end in.
+    // Copies lines with what lies before and behind their elements. A thread keeps its chunk and
+    // steps down the lines; the last chunk is for lines that start behind an aligned place.
     template <int kThreads> __device__ void copy_lines(int thread, Lines lines) const {
         constexpr int kChunks = kLength / kChunkElements + 1, kRows = kThreads / kChunks;
         if (thread >= kRows * kChunks) return;
@@ -113,9 +116,9 @@ template <int kRead> class ShiftedCopy {
             to += kRows * pitch_;
         }
     }
-    // A thread keeps its chunk and steps down the lines; the chunks that only lines which do not
-    // start at aligned places reach come last. copy(line, chunk, from, to): of a line's first
-    // place.
+    // Calls copy(line, chunk, from, to) for the thread's chunks; from, to: the line's first place.
+    // A thread keeps its chunk and steps down the lines; the last chunk, which only lines that do
+    // not start at aligned places reach, comes at the end.
     template <int kThreads, typename Copy>
     __device__ void visit_chunks(int thread, Copy copy) const {
         constexpr int kChunks = kLength / kChunkElements, kRows = kThreads / kChunks;
@@ -127,6 +130,7 @@ template <int kRead> class ShiftedCopy {
             if (behind_aligned(from) != 0) copy(i, kChunks, from, to);
         });
     }
+    // Calls visit(line, from, to) for each kStep-th line from `first` on.
     template <int kStep, typename Visit> __device__ void visit_lines(int first, Visit visit) const {
         const char* from = line(first);
         unsigned to = to_ + first * pitch_;
@@ -137,8 +141,8 @@ template <int kRead> class ShiftedCopy {
             to += kStep * pitch_;
         }
     }
-    // Of chunks that hold any element, without what comes after the last. What comes before the
-    // first one in 16 aligned bytes is memory, too.
+    // Copies the chunks that hold an element, without what comes behind the last element. What
+    // comes before the first one in its 16 aligned bytes can be read, too.
     template <int kThreads> __device__ void copy_chunks(int thread) const {
         visit_chunks<kThreads>(thread, [&](int i, int chunk, const char* from, unsigned to) {
             const int ahead = chunk * kChunk - behind_aligned(from);
@@ -173,10 +177,11 @@ template <int kRead> class ShiftedCopy {
     unsigned pitch_, to_;
     long long step_, line_step_;
     const Element* from_; // of the first line's first place
-    int low_, high_;      // of indices that there are, from that one's on
+    int low_, high_;      // indices that have an element, relative to that place's
 };
 
-// A tile of all reads: some elements are stored, others copied behind the thread's back.
+// Copies a thread's part of a tile of all reads. Some elements are stored, others are copied
+// asynchronously.
 template <int kThreads, int kRead = 0>
 __device__ inline void copy_shifts(const AttentionArguments& attention,
                                    const ShiftedHeads<kRead>& heads, int first_row, int first_key,
@@ -185,7 +190,7 @@ __device__ inline void copy_shifts(const AttentionArguments& attention,
         using Copy = ShiftedCopy<kRead>;
         const Copy copies(heads.head, first_row, min(attention.q_len - first_row, mod::kQueryTile),
                           first_key, min(attention.kv_len - first_key, mod::kKeyTile), to);
-        // Ends of all reads are on their way together.
+        // Ends are stored after those of the other reads are loaded: all loads run at once.
         typename Copy::template Ends<kThreads> ends;
         if constexpr (Copy::kHasEnds) copies.template load_ends<kThreads>(thread, ends);
         copies.template copy<kThreads>(thread, heads.head,
@@ -196,8 +201,8 @@ __device__ inline void copy_shifts(const AttentionArguments& attention,
     }
 }
 
-// Tiles in the ring of dense biases, of which there is none beside them, and lines' ends in one of
-// their own.
+// Stages tiles in the ring of the dense bias, which no program with shifted reads has, and lines'
+// ends in a ring of their own.
 class StagedShifts : public NoDenseBias {
     static constexpr int kCopiers = kShiftThreads;
 
@@ -225,7 +230,7 @@ class StagedShifts : public NoDenseBias {
                 shared.biases.empty(slot.stage).wait(slot.parity ^ 1);
                 copy_shifts<kCopiers>(attention, heads.again(), task.first_row, first_key,
                                       shared.biases.at(slot.stage), thread);
-                // What it stored itself is there; what is on its way arrives by itself.
+                // Arrives once for what the thread stored, and once when its copies are complete.
                 shared.biases.full(slot.stage).arrive();
                 arrive_after_copies(shared.biases.full(slot.stage));
                 slot.advance();
@@ -235,7 +240,7 @@ class StagedShifts : public NoDenseBias {
     }
 
   protected:
-    // For what the logits' next tile reads.
+    // Finds whether a tile of keys has only ends, and waits for the stage of these or of the tile.
     __device__ void wait(Logits& logits, const Shared& shared, int block) {
         logits.look_at_shifts(block * mod::kKeyStep);
         has_ends_ = logits.shifts().have_ends();
@@ -244,6 +249,7 @@ class StagedShifts : public NoDenseBias {
         else
             shared.biases.full(slot_.stage).wait(slot_.parity);
     }
+    // Returns the address of the stage that was waited for.
     __device__ unsigned stage(const Shared& shared) const {
         return has_ends_ ? shared.shifted_ends.at(end_slot_.stage) : shared.biases.at(slot_.stage);
     }
@@ -258,8 +264,8 @@ class StagedShifts : public NoDenseBias {
     }
 
   private:
-    // Of the tiles from this one on that have no elements; then it is the first other. What is
-    // known of ends takes no registers from those that copy tiles.
+    // Copies the ends of the tiles from `next` on that have nothing else, and moves `next` to the
+    // first other tile. `ends` is made here, as it would take registers where tiles are copied.
     static __device__ void copy_ends(const AttentionArguments& attention,
                                      const ShiftedHeads<>& heads, const Task& task,
                                      const Shared& shared, int thread, KeyOrder& order, int& next,
@@ -285,7 +291,8 @@ class StagedShifts : public NoDenseBias {
     bool has_ends_ = false;
 };
 
-// Products are added to what is read, which comes under the exponents of the keys before.
+// Starts accumulators with what is read, so that products are added to it. The next block's values
+// are loaded under the exponentials of this one.
 class ShiftsBeforeProducts : public StagedShifts {
   public:
     __device__ void start(Scores& scores, Logits& logits, const Shared& shared,
@@ -297,7 +304,7 @@ class ShiftsBeforeProducts : public StagedShifts {
     __device__ void await_next(Logits& logits, const Shared& shared, int block, bool has_more) {
         if (has_more) wait(logits, shared, block);
     }
-    // After the last block of keys comes nothing, as with a dense bias.
+    // After the last block, what is loaded does not matter: see BiasBeforeProducts.
     __device__ void start_next(Scores& scores, Logits& logits, const Shared& shared,
                                const ConsumerThread&, const KeyOrder& order, int next,
                                bool has_more) {
@@ -308,7 +315,7 @@ class ShiftsBeforeProducts : public StagedShifts {
     }
 };
 
-// What is read is added to products, from where it is.
+// Adds what is read to finished products, from the stage.
 class ShiftsAfterProducts : public StagedShifts {
   public:
     __device__ void load(Logits& logits, const Shared& shared, const ConsumerThread&,

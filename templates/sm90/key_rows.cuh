@@ -1,5 +1,5 @@
-// Where rows of keys or values lie in memory, for threads that copy tiles of them: side by side, or
-// each where mod::Layouts::Keys says.
+// Finds where rows of keys or values lie in memory, for threads that copy tiles of them: side by
+// side, or each where mod::Layouts::Keys says.
 #pragma once
 
 #include "common/select.h"
@@ -8,24 +8,26 @@
 
 namespace sm90 {
 
-constexpr int kKeyCopyWarps = 3; // all of the producer's warpgroup but the producer's own
+constexpr int kKeyCopyWarps = 3; // all warps of the producer warpgroup but the producer's
 constexpr int kKeyCopyThreads = 32 * kKeyCopyWarps;
 
-// One of the threads. At each step its warp copies four rows, eight lanes each of these.
+// A thread that copies. At each step its warp copies four rows, with eight lanes for each.
 struct KeyCopier {
-    static constexpr int kLanes = 8, kRows = 32 / kLanes; // of a row; of a step
+    static constexpr int kLanes = 8, kRows = 32 / kLanes; // for a row; in a step
     static constexpr int kStride = kKeyCopyWarps * kRows; // from a lane's row to its next
     static constexpr int kSteps = (mod::kKeyTile + kStride - 1) / kStride;
-    static_assert(mod::kKeyTile % kRows == 0); // the rows of a step are all there, or none
+    static_assert(mod::kKeyTile % kRows == 0); // a step's rows are all in the tile, or none
 
     int warp, lane;
 
+    // Returns the row of the tile that the lane copies at a step.
     __device__ int row(int step) const { return step * kStride + kRows * warp + lane / kLanes; }
-    // Of a panel's rows, in units of a copy.
+    // Returns the lane's place in a panel's row, in units of one copy.
     __device__ int chunk() const { return lane % kLanes; }
 };
 
 using RowAddress = unsigned long long;
+// Returns the address of a row of a head. first: index of the tensor's first dim.
 __device__ inline RowAddress address_of_row(const TensorArgument& tensor, long long first, int h_kv,
                                             long long row) {
     constexpr long long kBytes = sizeof(mod::Element);
@@ -33,10 +35,10 @@ __device__ inline RowAddress address_of_row(const TensorArgument& tensor, long l
            (first * tensor.stride_b + h_kv * tensor.stride_h + row * tensor.stride_s) * kBytes;
 }
 
-// Of a batch entry of dense tensors, or of a request of ragged ones.
+// Rows of a batch entry of dense tensors, or of a request of ragged ones.
 class RowsInOrder {
   public:
-    // `tile`: of keys.
+    // tile: the number of the tile of keys.
     __device__ RowsInOrder(const AttentionArguments&, const TensorArgument& tensor,
                            const SequenceLength& length, int h_kv, int tile,
                            const KeyCopier& copier)
@@ -44,7 +46,7 @@ class RowsInOrder {
                                 length.first_key_row() + tile * mod::kKeyTile + copier.row(0))),
           step_(KeyCopier::kStride * tensor.stride_s * static_cast<int>(sizeof(mod::Element))) {}
 
-    // Where the row lies that the thread copies in a step.
+    // Returns the address of the row that the thread copies at a step.
     __device__ RowAddress at(int step, const KeyCopier&) const { return first_ + step * step_; }
 
   private:
@@ -52,9 +54,9 @@ class RowsInOrder {
     long long step_;
 };
 
-// Each lane looks up some of the warp's rows for all.
+// Rows that lie apart. Each lane looks up some of the warp's rows, for all of its lanes.
 class ScatteredRows {
-    static constexpr int kRows = KeyCopier::kSteps * KeyCopier::kRows; // of a warp
+    static constexpr int kRows = KeyCopier::kSteps * KeyCopier::kRows; // rows of a warp
     static constexpr int kLookups = (kRows + 31) / 32;
 
   public:
@@ -72,7 +74,7 @@ class ScatteredRows {
         }
     }
 
-    // For the whole warp.
+    // Returns the address of the row that the thread copies at a step. Called by whole warps.
     __device__ RowAddress at(int step, const KeyCopier& copier) const {
         const int first = step * KeyCopier::kRows;
         return __shfl_sync(0xffffffffu, rows_[first / 32],

@@ -1,5 +1,5 @@
-// What a thread of the forward kernel reads at addresses that are affine in q and kv, from tiles in
-// shared memory.
+// Reads of the forward kernel's consumers at addresses that are affine in q and kv: a thread takes
+// its elements from tiles in shared memory, where forward_shifts.cuh copies them.
 #pragma once
 
 #include "common/select.h"
@@ -8,8 +8,8 @@
 
 namespace sm90 {
 
-// Of the indices that a tile reads: all are those of elements; none is, and each line has one
-// element, that of the clamp's end; or neither.
+// Which indices are read in a tile: all have an element (inside); all are beyond one end of the
+// clamp, so that each line has a single element, that of the end (beyond); or neither (mixed).
 enum class Reach { inside, beyond, mixed };
 template <Reach kValue> struct ReachOf {
     static constexpr Reach kReach = kValue;
@@ -37,16 +37,17 @@ template <typename E> __device__ inline float load_shared_element(unsigned from,
     return flexc_first(type, load_shared_half(from));
 }
 
-// One read. Elements are named by the row, 0 or 1, and the column of a thread's part of the tile.
+// One read of one thread. Elements are named by row (0 or 1) and column in the thread's part of a
+// tile.
 template <int kRead> class ThreadShifts {
     using Tile = ShiftedTile<kRead>;
     using Read = typename Tile::Read;
     static constexpr bool kByKey = Read::kByKey;
-    static constexpr int kBytes = Tile::kBytes, kRowStep = 8; // from a thread's first row
-    static constexpr int kLastColumn = mod::kKeyTile - 8 + 1; // from its first column
+    static constexpr int kBytes = Tile::kBytes, kRowStep = 8; // to a thread's second row
+    static constexpr int kLastColumn = mod::kKeyTile - 8 + 1; // relative to its first one
 
   public:
-    // Of the thread's first row and column in the tile.
+    // Prepares the read for a head and a tile of queries. row, column: the thread's first ones.
     __device__ void find(const AttentionArguments& attention, const mod::Arguments& arguments,
                          const HeadPlace& place, int first_row, int row, int column) {
         const ShiftedHead<kRead> head(attention, arguments, place);
@@ -58,27 +59,30 @@ template <int kRead> class ThreadShifts {
         origin_ = head.origin() + (kByKey ? column : row) * pitch_;
         const long long index =
             head.index + Read::kQueryStep * (first_row + row) + Read::kKeyStep * column;
-        // Kept: tiles would find them again from 64 bits.
+        // Hides how they were computed, so that they are kept: else each tile would compute them
+        // again from 64 bits.
         least_ = computed_again(bounded_distance(head.least - index));
         most_ = computed_again(bounded_distance(head.most - index));
     }
+    // Finds which indices have elements in the tile of keys that starts at first_key.
     __device__ void look(int first_key) {
         low_ = least_ - Read::kKeyStep * first_key;
         high_ = most_ - Read::kKeyStep * first_key;
     }
-    // stage: where the tile, or its lines' ends, are in shared memory.
+    // stage: the address in shared memory of the tile, or of its lines' ends.
     __device__ void use(unsigned stage) { stage_ = stage; }
-    // Of the thread's elements.
+    // Returns whether each index that the thread reads has an element.
     __device__ bool is_inside() const {
         return low_ <= lowest(0, kRowStep, 0, kLastColumn) &&
                highest(0, kRowStep, 0, kLastColumn) <= high_;
     }
-    // Of the whole tile, which all threads find alike.
+    // Returns whether the whole tile is beyond an end of the clamp; the same for all threads.
     __device__ bool is_beyond() const {
         return (Read::kHasLeast && highest_of_tile() < low_) ||
                (Read::kHasMost && lowest_of_tile() > high_);
     }
-    // Where no two elements of a line differ: of the rows, or of the columns j and j + 1.
+    // Loads the ends of lines of a tile beyond the clamp: of the thread's two rows or, if lines are
+    // those of keys, of columns j and j + 1.
     __device__ void load_ends(int j, float (&values)[2]) const {
         if constexpr (kByKey) {
             load_shared(stage_ + end_ + shifted_end_bytes(column(j)), values);
@@ -87,7 +91,7 @@ template <int kRead> class ThreadShifts {
             values[1] = end(kRowStep);
         }
     }
-    // Of the j-th column.
+    // Loads the two rows' elements of the j-th column.
     __device__ void load(ReachOf<Reach::inside>, int j, float (&values)[2]) {
 #pragma unroll
         for (int r = 0; r < 2; ++r)
@@ -99,7 +103,8 @@ template <int kRead> class ThreadShifts {
             values[0] = values[1] = ends_[j % 2];
         }
     }
-    // A line has what its elements read, wherever an index that is there has its place.
+    // Clamps places to those of indices that have an element. A line without any has the clamp's
+    // end in the nearest place: see ShiftedCopy. Reads beyond a side without a clamp are 0.
     __device__ void load(ReachOf<Reach::mixed>, int j, float (&values)[2]) {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
@@ -124,7 +129,7 @@ template <int kRead> class ThreadShifts {
         return Tile::kAlong * (kByKey ? r * kRowStep : column(j));
     }
     static __device__ int inside(int place) { return min(max(place, 0), Tile::kLength - 1); }
-    // The line of an element begins there.
+    // Returns the address at which an element's line begins.
     __device__ unsigned line(int r, int j) const {
         return stage_ + origin_ + (kByKey ? column(j) : r * kRowStep) * pitch_;
     }
@@ -134,7 +139,7 @@ template <int kRead> class ThreadShifts {
     __device__ float end(int lines) const {
         return __uint_as_float(load_shared_word(stage_ + end_ + shifted_end_bytes(lines)));
     }
-    // What indices of these rows and columns gain at least, and at most.
+    // Return the least and the largest gain of the index in these rows and columns.
     static __device__ int lowest(int first_row, int last_row, int first_column, int last_column) {
         return index_gain(Read::kQueryStep > 0 ? first_row : last_row,
                           Read::kKeyStep > 0 ? first_column : last_column);
@@ -143,25 +148,28 @@ template <int kRead> class ThreadShifts {
         return index_gain(Read::kQueryStep > 0 ? last_row : first_row,
                           Read::kKeyStep > 0 ? last_column : first_column);
     }
-    // The same from the tile's first query and key to those of the thread.
+    // Returns the gain from the tile's first query and key to those of the thread.
     __device__ int own_gain() const { return index_gain(row_, column_); }
+    // Return the tile's least and largest gain, from the thread's first query and key.
     __device__ int lowest_of_tile() const { return Tile::kLeastGain - own_gain(); }
     __device__ int highest_of_tile() const { return Tile::kMostGain - own_gain(); }
 
     int row_, column_, place_;
     unsigned pitch_, origin_, end_, stage_;
-    float ends_[2]; // of two columns
-    // Of the index, from the thread's first element on: of a head's first keys, and of the tile's.
+    float ends_[2]; // of columns j and j + 1
+    // Least and largest index that has an element, relative to the index of the thread's first one:
+    // in the head's first tile of keys (least_, most_) and in the current tile (low_, high_).
     int least_, most_, low_, high_;
 };
 
+// All reads of one thread.
 class ShiftedReads {
   public:
     __device__ void find(const AttentionArguments& attention, const mod::Arguments& arguments,
                          const HeadPlace& place, int first_row, int row, int column) {
         find<0>(reads_, attention, arguments, place, first_row, row, column);
     }
-    // Of a tile of keys.
+    // Finds the reach of the tile of keys that starts at first_key. Called by whole warps.
     __device__ void look(int first_key) {
         bool inside = true, beyond = kHasShiftedEnds;
         look<0>(reads_, first_key, inside, beyond);
@@ -170,11 +178,11 @@ class ShiftedReads {
                                                    : Reach::mixed;
     }
     __device__ Reach reach() const { return reach_; }
-    // Whether lines' ends are all that there is of that tile.
+    // Returns whether only lines' ends were copied of that tile.
     __device__ bool have_ends() const { return kHasShiftedEnds && reach_ == Reach::beyond; }
-    // Of that tile, whose stage is full.
+    // Sets the address of that tile's stage, which is full.
     __device__ void use(unsigned stage) { use<0>(reads_, stage); }
-    // visit(reach) of the tile: a ReachOf.
+    // Calls visit() with the tile's reach as a ReachOf, a constant for the compiler.
     template <typename Visit> __device__ void with_reach(Visit visit) {
         if (reach_ == Reach::inside) {
             visit(ReachOf<Reach::inside>{});
@@ -185,8 +193,8 @@ class ShiftedReads {
             visit(ReachOf<Reach::mixed>{});
         }
     }
-    // Whether the tile's elements are sums of an end of their row, which is left to offsets, and
-    // one of their column, which products are added to.
+    // Returns whether the tile's elements are sums of ends. start_with_ends() then returns those of
+    // rows as offsets and starts accumulators with those of columns, to which products are added.
     __device__ bool sums_ends() const { return kSumsShiftedEnds && reach_ == Reach::beyond; }
     __device__ void start_with_ends(Scores& scores, float (&offsets)[2]) const {
         offsets[0] = offsets[1] = 0;
@@ -202,8 +210,9 @@ class ShiftedReads {
                     scores[accumulator(r, j + i)] = of_keys[i];
         }
     }
-    // Of the j-th column.
+    // Loads the values of the j-th column.
     template <typename R> __device__ void load(R reach, int j) { load<0>(reads_, reach, j); }
+    // Returns the values of row r (0 or 1), one for each read.
     __device__ const float* of_row(int r) const { return values_[r]; }
 
   private:
@@ -237,9 +246,10 @@ class ShiftedReads {
             use<kRead + 1>(reads.rest, stage);
         }
     }
-    // Finite where both are: only -inf hides.
+    // Rounds towards zero, so that a sum of finite ends is finite: only -inf hides an element.
     static __device__ float sum(float x, float y) { return __fadd_rz(x, y); }
-    // Of the thread's rows, or of the columns j and j + 1.
+    // Sums the ends of all reads by row, for the thread's two rows, or of all by key, for columns j
+    // and j + 1. kIsFirst: `sums` holds no end yet.
     template <bool kByKey, bool kIsFirst, int kRead>
     static __device__ void add_ends(const Reads<kRead>& reads, int j, float (&sums)[2]) {
         if constexpr (kRead < mod::ShiftedReads::kCount) {
@@ -254,6 +264,7 @@ class ShiftedReads {
             add_ends<kByKey, kIsFirst && !kAdds, kRead + 1>(reads.rest, j, sums);
         }
     }
+    // Loads the ends of the thread's rows, which hold for all columns.
     template <int kRead> __device__ void load_ends(const Reads<kRead>& reads) {
         if constexpr (kRead < mod::ShiftedReads::kCount) {
             if constexpr (!mod::ShiftedRead<kRead>::kByKey) {
@@ -276,8 +287,8 @@ class ShiftedReads {
     }
 
     Reads<0> reads_;
-    float values_[2][mod::ShiftedReads::kCount ? mod::ShiftedReads::kCount
-                                               : 1]; // of a column, or of all
+    // Of the column that was loaded last; ends of rows are those of all columns.
+    float values_[2][mod::ShiftedReads::kCount ? mod::ShiftedReads::kCount : 1];
     Reach reach_ = Reach::inside;
 };
 
