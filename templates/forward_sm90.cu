@@ -1,12 +1,12 @@
 // Attention, forward, for Hopper: persistent blocks that compute one tile of
 // kQueryTile rows of one head after another.
 //
-// One thread loads queries, keys and values through TMA, keys last first or those first to which
-// most is added; where TMA does not know keys, or is slow, others copy them. Two or three
-// warpgroups of 64 rows each multiply: scores = Q K' from shared memory, softmax in registers,
-// output += P V with the P from registers, where they are in the layout that the instruction asks
-// for. The output of one block of keys is computed under the softmax of the next, and warpgroups
-// alternate, so that one multiplies while another exponentiates.
+// One thread loads queries, keys and values through TMA, from the last keys on or from those to
+// which most is added; where TMA cannot load keys, or is slow, other threads copy them. Two or
+// three warpgroups of 64 rows each multiply: scores = Q K' from shared memory, softmax in
+// registers, output += P V with P from registers, in the layout that the instruction asks for. The
+// output of one block of keys is computed under the softmax of the next, and warpgroups alternate,
+// so that one multiplies while another exponentiates.
 #include "mod.cuh"
 
 #include "common/place.cuh"
@@ -85,10 +85,10 @@ struct Consumer {
     __device__ void wait_for_key() const { shared.keys.full(key.stage).wait(key.parity); }
     __device__ void wait_for_value() const { shared.values.full(value.stage).wait(value.parity); }
 
-    // Which tile of keys is in the stage. `next`: its number, where tiles are those of a range.
+    // Returns the tile of keys that is in the stage. next: its number, if tiles are a range.
     __device__ MaskTile key_block(int next) const { return KeyBlocks::at(shared, key.stage, next); }
 
-    // QK of a tile of keys, with no other product under way.
+    // Computes QK of a tile of keys, with no other product under way.
     __device__ MaskTile compute_scores(Scores& scores, Operand queries, Logits& logits, int next) {
         wait_for_key();
         const MaskTile block = key_block(next);
@@ -113,13 +113,13 @@ struct Consumer {
         bias.load(logits, shared, thread, first_key);
         index_2d_rows.load(logits, shared, thread);
     }
-    // Adds it: products become logits.
+    // Adds what was loaded, so that products become logits.
     __device__ void apply(Logits& logits, Scores& scores, int first_key) {
         logits.apply(scores, first_key);
         tabulated.release(shared);
         bias.leave(shared);
     }
-    // Waits for PV.
+    // Waits for PV and frees the stage of values.
     __device__ void finish_output(Output& output, P& p) {
         wait_for_wgmma<0>();
         pin(output);
@@ -127,7 +127,7 @@ struct Consumer {
         release_value();
     }
 
-    // PV of one tile of keys runs while the softmax of the next is computed.
+    // Visits the tiles of keys; PV of one runs while the softmax of the next is computed.
     __device__ void attend_overlapped(const Task& task, const HeadPlace& place,
                                       const SequenceLength& length, Operand queries, Logits& logits,
                                       Softmax& softmax, Output& output) {
@@ -136,7 +136,7 @@ struct Consumer {
         P p;
         Scores scores;
         KeyOrder order(task.begin, task.end);
-        int newest = 0; // tile of keys
+        int newest = 0; // newest tile of keys
         bias.start(scores, logits, shared, thread, last);
         {
             const MaskTile block = compute_scores(scores, queries, logits, last);
@@ -147,7 +147,7 @@ struct Consumer {
         }
         if (task.begin < last) bias.start(scores, logits, shared, thread, order.after(last));
         key_kinds.start_next(scores, shared, key, thread, task.begin < last);
-        // Of a range, the tile where the keys end comes first; of a block mask, last.
+        // The tile in which the keys end comes first in a range, and last in a block mask.
         if constexpr (!mod::Mask::kHasBlockMask) Ends::clear_values(*this, length, last);
         const auto rescale = [&](const float(&shrink)[2]) { multiply_rows(output, shrink); };
         unsigned key_is_there = 0;
@@ -177,7 +177,7 @@ struct Consumer {
                 softmax.follow(done);
                 ping_pong.signal(mod::PingPong::softmax);
                 finish_output(output, p);
-                // Asked early: the answer takes as long as several exponentials.
+                // Asks early, as the answer takes as long as several exponentials.
                 key_is_there = shared.keys.full(key.stage).is_complete(key.parity);
                 bias.await_next(logits, shared, order.after(next), has_more);
             };
@@ -194,7 +194,7 @@ struct Consumer {
         finish_output(output, p);
     }
 
-    // No product runs while another is under way, which takes fewer registers.
+    // Visits the tiles of keys with one product at a time, which takes fewer registers.
     __device__ void attend_in_order(const Task& task, const SequenceLength& length, Operand queries,
                                     Logits& logits, Softmax& softmax, Output& output) {
         const auto rescale = [&](const float(&shrink)[2]) { multiply_rows(output, shrink); };
@@ -231,7 +231,7 @@ struct Consumer {
         bias.finish(shared);
     }
 
-    // One tile of queries. False after the last.
+    // Computes one tile of queries. Returns false after the last.
     __device__ bool consume() {
         shared.queries.full(query.stage).wait(query.parity);
         read_again(attention);
@@ -266,7 +266,8 @@ struct Consumer {
         leave_queries();
         return true;
     }
-    // Through the warp's own rows of the queries, when all of the warpgroup have read them.
+    // Stores the output through the warp's own rows of the stage of queries, which all of the
+    // warpgroup have read by then.
     __device__ void store_tile(const HeadPlace& place, int warp_row, const Logits& logits,
                                const Softmax& softmax, Output& output, unsigned queries) const {
         // Loaded again, as registers are short in the loop.
@@ -325,7 +326,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 }
 
 #ifdef FLEXC_EXPANDS
-// Before it, where the program has anything for it.
+// Computes tabulated vectors by distance and by key. Launched before the forward, if it has any.
 extern "C" __global__ void __launch_bounds__(kExpandedStep)
     flexc_forward_expand_sm90(const __grid_constant__ KernelArguments attention,
                               const __grid_constant__ mod::Arguments arguments) {

@@ -1,7 +1,7 @@
-// What the fused backward does to need fewer registers. The host compiles a kernel again with the
-// next of these forms where it spilled; each is slower than the one before it, where that did not
-// spill. Most of them compute again what a thread would keep from tile to tile: computed_again()
-// and lane_again() hide from the compiler that it is the same.
+// Forms of the fused backward that need fewer and fewer registers. The host compiles a kernel again
+// with the next form if it spilled; where a form does not spill, the next one is slower. Most of
+// them compute again what a thread would keep from tile to tile: computed_again() and lane_again()
+// hide from the compiler that it is the same.
 #pragma once
 
 #include "common/mask.cuh"
@@ -28,12 +28,12 @@ enum class RegisterForm {
 constexpr RegisterForm kRegisterForm = static_cast<RegisterForm>(mod::kSavesRegisters);
 
 struct RegisterSaving {
-    bool beside;     // in the producer's warps
-    bool keys_again; // a tile's first keys and whether it is the first, in the warps that multiply
-    bool positions_again; // a thread's first query and key
-    bool places_again;    // and where it is in its warp, by asking for its lane
-    bool lane_again;      // the lane is asked for wherever it is used
-    bool heads_again;     // the head, from its number over batch and heads
+    bool beside;          // the producer's warps save registers
+    bool keys_again;      // consumers compute a tile's first keys, and if it is the first, again
+    bool positions_again; // and a thread's first query and key
+    bool places_again;    // and its place in its warp, from its lane, which is read again
+    bool lane_again;      // the lane is read wherever it is used
+    bool heads_again;     // the head is computed again, from its number over batch and heads
     bool modifies_in_parts;
     bool subtracts_apart;
     bool looks_early; // the mask is evaluated while the products run, where only P needs it
@@ -44,12 +44,12 @@ constexpr __device__ RegisterSaving register_saving() {
     saves.beside = kRegisterForm >= RegisterForm::saves_beside;
     saves.subtracts_apart = kRegisterForm == RegisterForm::subtracts_apart && kFolds;
     saves.keys_again = kRegisterForm >= RegisterForm::saves_all && !saves.subtracts_apart;
-    // Masks would spill by it.
+    // Kernels with a mask alone would spill with it.
     saves.positions_again = saves.keys_again && mod::kHasScoreMod;
     saves.modifies_in_parts = kRegisterForm == RegisterForm::modifies_in_parts && mod::kHasScoreMod;
-    // With long tiles, branches spill more beside it.
+    // With long tiles, kernels whose scores are modified in parts spill more with it.
     saves.places_again = saves.positions_again && !(saves.modifies_in_parts && kIsLongTile);
-    // With short tiles, masks spill more by it; with long ones, scores.
+    // Kernels with a mask alone spill more with it if tiles are short, others if they are long.
     saves.lane_again = mod::kHasScoreMod ? saves.modifies_in_parts && !kIsLongTile
                                          : saves.keys_again && kIsLongTile;
     saves.heads_again =
@@ -101,7 +101,7 @@ constexpr int kProducerRegisters =
                                                                                      : 56;
 constexpr int kConsumerRegisters = (504 - kProducerRegisters) / 16 * 8;
 
-// A thread's lane, which it has kept.
+// Returns the thread's lane: the one that it kept, or the lane read again.
 __device__ inline int lane_of_form(int kept) { return kSaves.lane_again ? lane_again() : kept; }
 
 } // namespace sm90

@@ -1,5 +1,5 @@
-// Tiles of forward_few.cu where a warpgroup has 64 rows: how keys and values come to shared memory,
-// and the two products.
+// Tiles of forward_few.cu where a warpgroup has 64 rows: copies of keys and values to shared
+// memory, and the two products.
 #pragma once
 
 #include "common/static_for.cuh"
@@ -12,11 +12,11 @@
 namespace sm90 {
 
 constexpr FewLayout kFewLayout = few_layout({mod::kKeyTile, mod::kHeadDim, mod::kHeadDimV, 2});
-constexpr int kFewKeys = kFewWarps * mod::kKeyTile; // of a tile
+constexpr int kFewKeys = kFewWarps * mod::kKeyTile; // keys of a tile
 
-// Rows of a swizzled tile.
+// Addresses of a swizzled tile in shared memory.
 template <int kPanelBytes> struct FewTile {
-    unsigned base; // of a row that eight divides
+    unsigned base; // of a row whose number eight divides
 
     __device__ unsigned chunk(int row, int chunk) const { // of 16 bytes
         return base + chunk / 8 * kPanelBytes + row * kFewRowBytes + (chunk % 8 ^ row % 8) * 16;
@@ -28,10 +28,10 @@ template <int kPanelBytes> struct FewTile {
 using FewQueries = FewTile<kFewRows * kFewRowBytes>;
 using FewKeyTile = FewTile<kFewLayout.panel_bytes>; // or of values
 
-// Keys, or values, of one head.
+// Keys, or values, of one head in memory, which warps copy.
 template <int kColumns> class FewKeyRows {
     using E = mod::Element;
-    static constexpr int kPieces = kColumns / 8, kRowStep = 32 / kPieces; // of 16 bytes, in a row
+    static constexpr int kPieces = kColumns / 8, kRowStep = 32 / kPieces; // 16 bytes each, of a row
     static_assert(32 % kPieces == 0 && mod::kKeyTile % kRowStep == 0);
 
   public:
@@ -39,7 +39,8 @@ template <int kColumns> class FewKeyRows {
         : rows_(plane(tensor, length, h_kv)), stride_entry_(tensor.stride_b),
           is_copied_(rows_.aligned_to(16) && tensor.stride_b * 2 % 16 == 0) {}
 
-    // By a warp, whose own rows begin there. Those from rows_left on become zeros.
+    // Starts the copy of a warp's own rows, to rows from `to` on. own: the place of the lane's row.
+    // Rows from rows_left on become zeros.
     __device__ void start(FewKeyTile to, KeyPlace own, int rows_left) const {
         const auto address = reinterpret_cast<unsigned long long>(
             rows_.data + own.entry * stride_entry_ + own.row * rows_.stride_s);
@@ -72,23 +73,24 @@ template <int kColumns> class FewKeyRows {
             return sm80::key_plane<E>(tensor, length, h_kv);
         return {tensor, 0, h_kv};
     }
-    // Of the lane that has this row.
+    // Returns the address of a row, from the lane that knows it.
     static __device__ const E* at(unsigned long long address, int row) {
         return reinterpret_cast<const E*>(__shfl_sync(0xffffffffu, address, row));
     }
 
     const sm80::Plane<E> rows_;
     const long long stride_entry_;
-    const bool is_copied_; // uniform
+    const bool is_copied_; // asynchronously; uniform
 };
 
-// Looks rows up, a lane each.
+// Looks up where a warp's rows lie, one for each lane.
 class FewKeyPlaces {
   public:
     __device__ FewKeyPlaces(const AttentionArguments& attention, const SequenceLength& length)
         : attention_(attention), length_(length) {}
 
-    // Of keys in order, from the request's first on.
+    // Returns the place of the lane's key in a tile. Rows of keys in order are counted from the
+    // request's first.
     template <typename Walk> __device__ KeyPlace of(const Walk& at) const {
         if (at.is_done()) return {0, 0};
         const int key =
@@ -104,7 +106,7 @@ class FewKeyPlaces {
     const SequenceLength& length_;
 };
 
-// Tiles that threads have copied are there for the products of all.
+// Makes the tiles that threads have copied visible to the products of all threads.
 __device__ inline void meet_few_copies() {
     publish_shared();
     __syncthreads();
@@ -136,7 +138,7 @@ __device__ inline void multiply_few_keys(sm80::Scores (&of_warps)[kFewWarps], Fe
 __device__ inline void add_few_values(sm80::Output& of_rows,
                                       const sm80::Scores (&weights)[kFewWarps], FewKeyTile values) {
     auto& output = reinterpret_cast<float(&)[mod::kHeadDimV / 2]>(of_rows);
-    constexpr int kSteps = mod::kKeyTile / 16; // in what a warp loaded
+    constexpr int kSteps = mod::kKeyTile / 16; // in the keys that a warp loaded
     unsigned p[kFewWarps * kSteps][4];
 #pragma unroll
     for (int i = 0; i < kFewWarps * kSteps; ++i) {

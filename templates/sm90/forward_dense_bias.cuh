@@ -1,5 +1,5 @@
 // The dense bias: one number for each query and key. Threads beside the producer copy tiles of it
-// to shared memory, or one lets TMA do it, and consumers add them to the products.
+// to shared memory, or one of them loads these through TMA, and consumers add them to the products.
 #pragma once
 
 #include "common/select.h"
@@ -11,12 +11,12 @@
 
 namespace sm90 {
 
-constexpr int kBiasThreads = 64; // that copy, where TMA does not
+constexpr int kBiasThreads = 64; // threads that copy, where TMA does not
 constexpr int kChunkKeys = kBiasChunk / kBiasBytes;
 
-// Where the dense bias of a head is: rows are queries.
+// The place of a head's dense bias in memory. Rows are those of queries.
 struct DenseBiasOfHead {
-    const mod::DenseBias::Element* corner; // of the first query and key that there are
+    const mod::DenseBias::Element* corner; // of the first query and key in memory
     long long row_step, key_step;          // in elements
     bool in_chunks;                        // rows start at 16 aligned bytes; no gaps between keys
 
@@ -34,8 +34,8 @@ struct DenseBiasOfHead {
     }
 };
 
-// A thread keeps its chunk and steps down the rows; some threads have none. Rows past the end are
-// left as they are: nobody stores what they become.
+// Copies a thread's part of a tile in chunks. A thread keeps its chunk and steps down the rows;
+// some threads have none. Rows past the end are not copied, as their output is not stored.
 __device__ inline void copy_chunks(const DenseBiasOfHead& bias, int first_row, int rows,
                                    int first_key, int keys, unsigned to, Barrier full, int thread) {
     constexpr int kChunks = mod::kKeyTile / kChunkKeys, kRows = kBiasThreads / kChunks;
@@ -52,7 +52,7 @@ __device__ inline void copy_chunks(const DenseBiasOfHead& bias, int first_row, i
     arrive_after_copies(full);
 }
 
-// Where a head's first element is in all that TMA sees as one tensor.
+// Row and column of a head's first element in the one tensor that TMA sees.
 struct BiasCorner {
     int row = 0, column = 0;
 
@@ -65,7 +65,7 @@ struct BiasCorner {
     }
 };
 
-// One thread, for TMA. What is outside the dense bias arrives as zeros.
+// Loads a tile through TMA; called by one thread. What is outside the dense bias arrives as zeros.
 __device__ inline void load_boxes(const ForwardTensorMaps& maps, const BiasCorner& corner,
                                   int first_row, int first_key, unsigned to, Barrier full) {
     full.arrive_expecting(kBiasTile.panels * kBiasTile.panel_bytes);
@@ -75,7 +75,7 @@ __device__ inline void load_boxes(const ForwardTensorMaps& maps, const BiasCorne
                  corner.column + first_key + panel * (kBiasTile.row_bytes / kBiasBytes), full);
 }
 
-// Any layout.
+// Copies a thread's part of a tile element by element, for any layout in memory.
 __device__ inline void copy_elements(const DenseBiasOfHead& bias, int first_row, int rows,
                                      int first_key, int keys, unsigned to, Barrier full,
                                      int thread) {
@@ -92,7 +92,7 @@ __device__ inline void copy_elements(const DenseBiasOfHead& bias, int first_row,
     full.arrive();
 }
 
-// A thread's part of all tiles of the block; `thread` among those that copy.
+// Copies a thread's part of all tiles of the block. thread: its number among those that copy.
 __device__ inline void copy_biases(const AttentionArguments& attention,
                                    const mod::Arguments& arguments, const ForwardTensorMaps& maps,
                                    const Shared& shared, int thread) {
@@ -119,28 +119,29 @@ __device__ inline void copy_biases(const AttentionArguments& attention,
     });
 }
 
+// No bias: the interface of all classes here, with functions that do nothing.
 struct NoDenseBias {
     static __device__ int producers(const ForwardTensorMaps&) { return 0; }
     static __device__ void initialise(const Shared&, int) {}
     static __device__ void produce(const AttentionArguments&, const mod::Arguments&,
                                    const ForwardTensorMaps&, const Shared&, int) {}
 
-    // Before the MMAs of a block of keys that no softmax comes before.
+    // Called before the MMAs of a block of keys, where it cannot run under a softmax.
     __device__ void start(Scores&, Logits&, const Shared&, const ConsumerThread&, int) {}
-    // Before the MMAs of the next block of keys, under the exponentials of this one: first the
-    // wait, then, when logits are no longer needed in scores, the start.
+    // Called before the MMAs of the next block of keys, under the exponentials of this one: first
+    // await_next(), then start_next(), when logits are no longer needed in scores.
     __device__ void await_next(Logits&, const Shared&, int, bool) {}
     __device__ void start_next(Scores&, Logits&, const Shared&, const ConsumerThread&,
                                const KeyOrder&, int, bool) {}
-    // After the MMAs.
+    // Called after the MMAs, or while they run: loads what is added to products.
     __device__ void load(Logits&, const Shared&, const ConsumerThread&, int) {}
-    // After the logits.
+    // Called when products have become logits.
     __device__ void leave(const Shared&) {}
-    // After the last block of keys.
+    // Called after the last block of keys.
     __device__ void finish(const Shared&) {}
 };
 
-// Producers, barriers, and a consumer's place in the ring.
+// A bias that is staged: its producers and barriers, and a consumer's position in the ring.
 class StagedBias : public NoDenseBias {
   public:
     static __device__ int producers(const ForwardTensorMaps& maps) {
@@ -152,7 +153,7 @@ class StagedBias : public NoDenseBias {
     static __device__ void produce(const AttentionArguments& attention,
                                    const mod::Arguments& arguments, const ForwardTensorMaps& maps,
                                    const Shared& shared, int producers) {
-        constexpr int kFirst = 64; // of the producer's warpgroup
+        constexpr int kFirst = 64; // thread of the producer warpgroup
         if (threadIdx.x >= kFirst && threadIdx.x < kFirst + producers)
             copy_biases(attention, arguments, maps, shared, static_cast<int>(threadIdx.x) - kFirst);
     }
@@ -161,7 +162,7 @@ class StagedBias : public NoDenseBias {
     __device__ void wait(const Shared& shared) const {
         shared.biases.full(bias_.stage).wait(bias_.parity);
     }
-    // The rows of the thread's warp.
+    // Returns the address of the rows of the thread's warp.
     __device__ unsigned rows(const Shared& shared, const ConsumerThread& thread) const {
         return shared.biases.at(bias_.stage) + thread.warp_row() * kBiasTile.row_bytes;
     }
@@ -174,7 +175,7 @@ class StagedBias : public NoDenseBias {
     Position<BiasRing> bias_;
 };
 
-// The accumulators start with the bias, and QK is added to it by the MMAs.
+// Starts the accumulators with the bias; the MMAs add QK to it.
 template <typename Staged> class BiasBeforeProducts : public Staged {
   public:
     __device__ void start(Scores& scores, Logits& logits, const Shared& shared,
@@ -186,8 +187,8 @@ template <typename Staged> class BiasBeforeProducts : public Staged {
     __device__ void await_next(Logits&, const Shared& shared, int, bool has_more) {
         if (has_more) this->wait(shared);
     }
-    // After the last block of keys comes nothing. What is read then does not matter, and a branch
-    // would move the reads out of the exponentials' shadow.
+    // After the last block of keys, what is read does not matter: a branch around the reads would
+    // keep them from running under the exponentials.
     __device__ void start_next(Scores& scores, Logits& logits, const Shared& shared,
                                const ConsumerThread& thread, const KeyOrder&, int next,
                                bool has_more) {
@@ -198,7 +199,8 @@ template <typename Staged> class BiasBeforeProducts : public Staged {
     }
 };
 
-// What tables have comes in place of a bias, and is where it was for the tile before.
+// Starts the accumulators with elements of tables, which stay in shared memory for all tiles:
+// nothing is waited for or released.
 struct TablesAsBias : public NoDenseBias {
   protected:
     static __device__ void wait(const Shared&) {}
@@ -206,8 +208,9 @@ struct TablesAsBias : public NoDenseBias {
     static __device__ void release(const Shared&) {}
 };
 
-// What tables have, where it is found from tabulated values: these are kept until the next block's
-// are there, so that what is read after the last block are values too.
+// Starts the accumulators with elements of tables that are found from tabulated values. A block's
+// values are kept until the next block's have arrived, so that reads after the last block find
+// values, too.
 class TabulatedTablesAsBias : public NoDenseBias {
   public:
     __device__ void start(Scores& scores, Logits& logits, const Shared& shared,
@@ -254,11 +257,11 @@ class TabulatedTablesAsBias : public NoDenseBias {
         slot_.advance();
     }
 
-    Slot slot_; // of the last block
+    Slot slot_; // of the newest block
     bool is_kept_ = false;
 };
 
-// The bias is added to products, which something multiplies or adds to as well.
+// Adds the bias to finished products, where something else multiplies or adds to them, too.
 class BiasAfterProducts : public StagedBias {
   public:
     __device__ void load(Logits& logits, const Shared& shared, const ConsumerThread& thread, int) {

@@ -1,6 +1,6 @@
-// Which tiles of keys a tile of queries visits: those of a range, in an order or from where most is
-// added to scores, or those that a block mask names. The producer decides; consumers are told where
-// the range does not tell them.
+// Chooses the tiles of keys that a tile of queries visits: those of a range, in a fixed order or
+// from where most is added to scores, or those that a block mask names. The producer decides, and
+// tells consumers each tile that they cannot tell from the range.
 #pragma once
 
 #include "common/select.h"
@@ -10,7 +10,7 @@
 
 namespace sm90 {
 
-// The keys from the first to the last that the band shows to any row.
+// Tiles of keys from the first to the last that the band shows to any row.
 class KeyRange {
   public:
     static __device__ TileRange of(const AttentionArguments&, const HeadPlace& place,
@@ -19,7 +19,7 @@ class KeyRange {
         return visible_tiles(place, length, first_row, end - 1, mod::kKeyStep);
     }
 
-    // visit(index), of all tiles.
+    // Calls visit(index) for all tiles.
     template <typename Visit>
     static __device__ void visit(const AttentionArguments&, const Task& task, const Visit& visit) {
         KeyOrder order(task.begin, task.end);
@@ -30,8 +30,8 @@ class KeyRange {
         }
     }
 
-    // load_key(tile), load_query() and load_value(index) in the order in which consumers need them:
-    // values one step after their keys.
+    // Calls load_key(tile), load_query() and load_value(index) in the order in which consumers need
+    // them: values one step after their keys.
     template <typename LoadKey, typename LoadQuery, typename LoadValue>
     static __device__ void load(const KernelArguments&, const mod::Arguments&, const Task& task,
                                 const LoadKey& load_key, const LoadQuery& load_query,
@@ -47,13 +47,13 @@ class KeyRange {
         }
     }
 
-    // What the producer says about a stage of keys, and what consumers read of it. `next`: the tile
-    // that is in it by their order.
+    // The producer announces the tile that a stage of keys holds; at() returns it to consumers.
+    // next: the tile that it holds by the order of the range.
     static __device__ void announce(const Shared&, int, MaskTile) {}
     static __device__ MaskTile at(const Shared&, int, int next) { return {next, false}; }
 };
 
-// Those of the range, from where most is added to scores. Consumers only count them.
+// Tiles of the range, from where most is added to scores. Consumers only count them.
 class KeysFromHighest : public KeyRange {
   public:
     template <typename LoadKey, typename LoadQuery, typename LoadValue>
@@ -81,10 +81,10 @@ class KeysFromHighest : public KeyRange {
     }
 };
 
-// Those that a block mask names, first first.
+// Tiles that a block mask names, from the first on.
 class MaskedKeys {
   public:
-    // Consumers only count: 0, and the number of tiles.
+    // Returns 0 and the number of tiles, as consumers only count them.
     static __device__ TileRange of(const AttentionArguments& attention, const HeadPlace& place,
                                    const SequenceLength& length, int first_row, int) {
         const long long row =

@@ -1,11 +1,12 @@
-// The gradient of a table that is read by a kind of the query and a kind of the key: products with
-// matrices of ones and zeros. With a one where a key is of a kind, dS becomes sums of each query
-// over keys of a kind, as floats; with a one where a query is of a kind, these become the table's
-// sums, in the table's memory until the head's last tile. Between the products a sum is two bf16
-// numbers.
+// Sums the gradient of a table that is indexed by a kind of the query and a kind of the key, with
+// products by matrices of ones and zeros. The first matrix has a one where a key is of a kind: dS
+// becomes sums over the keys of each kind, for each query, as floats. The second has a one where a
+// query is of a kind: these sums are added to those of the table, which stay in shared memory until
+// the head's last tile. Between the products a sum is split into two bf16 numbers.
 //
-// A warp has sixteen kinds of keys, which its products' rows are. Where there are more, the other
-// warp has the rest of them, else the rest of the keys, or of queries where there are no more keys.
+// Rows of a warp's products are sixteen kinds of keys. Where there are more kinds, the other warp
+// has the rest of them; else it has the rest of a tile's keys or, where a warp can have all of
+// them, the rest of the queries.
 #pragma once
 
 #include "sm80/mma.cuh"
@@ -16,12 +17,13 @@
 
 namespace sm90 {
 
-// Whether a warp has memory for ones of eight times sixteen keys, and for sums of four times eight
-// kinds of queries.
+// Words that a warp needs at most: for the ones of eight times sixteen keys, and for sums of four
+// times eight kinds of queries. Kinds are multiplied if a table's memory has as many.
 constexpr int kMostKindWords = (8 + 4) * 32 * 4;
 constexpr bool kMultipliesKinds =
     mod::TableGradients::kAreOfKinds && mod::TableGradients::kWords >= kMostKindWords;
 
+// One warp's part of the sums of a table in a head.
 template <int kTable> class KindSums {
     using Read = mod::TableGradient<kTable>;
     using A = sm80::OperandA<mod::Element>;
@@ -33,17 +35,18 @@ template <int kTable> class KindSums {
     static constexpr int kSteps = kKeys / 16, kColumns = (Read::kQueryKinds + 7) / 8;
     static constexpr int kRows = kSharesQueries ? mod::kQueryTile / 2 : mod::kQueryTile;
     static constexpr int kLaneRows = (kRows + 31) / 32;
-    // Queries, of which sixteen are a group; several of these do not wait for each other.
+    // Queries that are multiplied at once, in groups of sixteen: products of several groups do not
+    // wait for each other.
     static constexpr int kGroups = kSparesRegisters || (kSharesKinds && !kSharesKeys) ? 2 : 1,
                          kAtOnce = 16 * kGroups;
-    // Nor do several columns of the table's sums, of eight kinds each.
+    // Nor do those of several columns of the table's sums, which have eight kinds of queries each.
     static constexpr int kColumnsAtOnce = kSparesRegisters ? kColumns : kColumns % 2 == 0 ? 2 : 1;
-    static constexpr int kLaneBytes = 16; // of ones in a step, and of sums in a column
+    static constexpr int kLaneBytes = 16; // of a lane's ones in a step, and of its sums in a column
     static_assert(Read::kKeyKinds <= kSumWarps * kRowKinds);
     static_assert((kSteps + kColumns) * 32 * kLaneBytes <= 4 * kMostKindWords);
 
   public:
-    // Of a head.
+    // Stores the ones of the head's keys, and zeros for the table's sums.
     __device__ KindSums(const KernelArguments& attention, const mod::Arguments& arguments,
                         const HeadPlace& place, Shared shared, int first_kv, int warp)
         : attention_(attention), arguments_(arguments), place_(place),
@@ -62,9 +65,10 @@ template <int kTable> class KindSums {
             store_shared(sums_of(column), 0, 0, 0, 0);
     }
 
+    // Adds the tile of dS in a stage. tile_query: the tile's first query.
     __device__ void add(int stage, int tile_query) const {
         const unsigned tile = tiles_ + stage * kDScoresBytes;
-        unsigned kinds = 0; // of the lane's queries, a byte each
+        unsigned kinds = 0; // kinds of the lane's queries, a byte each
 #pragma unroll
         for (int i = 0; i < kLaneRows; ++i)
             kinds |= kind_of_query(tile_query + first_row_ + 32 * i + lane()) << 8 * i;
@@ -79,6 +83,7 @@ template <int kTable> class KindSums {
         }
     }
 
+    // Adds the warp's sums to the gradient in memory.
     __device__ void flush() const {
         const Entries entries(table());
         if (!entries.exist()) return;
@@ -91,7 +96,8 @@ template <int kTable> class KindSums {
 
   private:
     using Entries = TableEntries<kTable>;
-    // Of a group, eight queries and eight: kinds of keys by rows, queries by columns.
+    // Sums of a group of queries, as the accumulators of two products: rows are kinds of keys,
+    // columns eight queries.
     using Sums = float[2][4];
     static constexpr unsigned kNoKind = 0xff;
 
@@ -99,7 +105,8 @@ template <int kTable> class KindSums {
     __device__ TableTile table() const {
         return {attention_, arguments_, place_, WarpPanel(Shared{0}, 0, 0, first_key_, 0), 0};
     }
-    // The index by queries or by keys, of what is read there; kNoKind outside of the table.
+    // Returns the index along a dim (of queries or of keys) that a query and a key read; kNoKind
+    // outside of the table.
     template <int kDim, int kKinds> __device__ unsigned kind_at(int query, int key) const {
         int index[Entries::kDims];
         visit_element(attention_, arguments_, place_, min(query, attention_.q_len - 1),
@@ -115,12 +122,13 @@ template <int kTable> class KindSums {
         return kind_at<1 - Read::kQueryDim, Read::kKeyKinds>(0, first_key_ + key);
     }
 
+    // Packs two elements: 1 where a query or key is of this kind, else 0.
     template <typename E>
     static __device__ unsigned ones(E, unsigned first, unsigned second, int kind) {
         return pack(E{}, static_cast<int>(first) == kind ? 1.0f : 0.0f,
                     static_cast<int>(second) == kind ? 1.0f : 0.0f);
     }
-    // The left operand for sixteen keys, as the lane has it.
+    // Stores the lane's part of the left operand for a step of sixteen keys.
     __device__ void store_ones(int step) const {
         unsigned kinds[4];
 #pragma unroll
@@ -134,16 +142,18 @@ template <int kTable> class KindSums {
                 ones(mod::Element{}, kinds[i / 2 * 2], kinds[i / 2 * 2 + 1], kind + i % 2 * 8));
         store_shared(ones_of(step), words[0], words[1], words[2], words[3]);
     }
-    // Of the lane: ones of the keys of a step, and the table's sums as a product has them.
+    // Return the addresses of the lane's ones for the keys of a step, and of the table's sums that
+    // are in its accumulators.
     __device__ unsigned ones_of(int step) const { return memory_ + 32 * step * kLaneBytes; }
     __device__ unsigned sums_of(int column) const { return ones_of(kSteps + column); }
 
-    // Of sixteen keys.
+    // The operands of the first product for sixteen keys.
     struct KeyStep {
         A kinds;
         unsigned d_scores[kGroups][4];
 
-        // row, chunk: of dS, of the lane's query and eight keys among the first.
+        // row: the address of dS of the lane's query. chunk: the lane's eight keys in the first
+        // step, as a chunk of that row.
         __device__ void load(unsigned ones, unsigned row, int chunk, int step) {
             int words[4];
             load_shared(ones, words[0], words[1], words[2], words[3]);
@@ -164,7 +174,7 @@ template <int kTable> class KindSums {
                                    B{{d_scores[group][2 * half], d_scores[group][2 * half + 1]}});
         }
     };
-    // Sums over keys, of the queries from the first on. A step's operands are on their way under
+    // Computes sums over keys for the queries from `first` on. A step's operands are loaded under
     // the products of the step before.
     __device__ void multiply_keys(Sums (&sums)[kGroups], unsigned tile, int first) const {
         static_assert(kSteps % 2 == 0);
@@ -182,18 +192,21 @@ template <int kTable> class KindSums {
             odd.add_to(sums);
         }
     }
+    // Returns whether all sums of the warp are finite.
     static __device__ bool are_finite(const Sums (&sums)[kGroups]) {
-        float zeros[2] = {0, 0}; // or no number
+        float zeros[2] = {0, 0}; // NaN after a sum that is not finite
 #pragma unroll
         for (int i = 0; i < 8 * kGroups; ++i)
             zeros[i % 2] = fmaf(sums[i / 8][i / 4 % 2][i % 4], 0.0f, zeros[i % 2]);
         return __all_sync(0xffffffffu, zeros[0] + zeros[1] == 0);
     }
-    // kinds: of the lane's query among 32, of which the group's begin at `first`.
+    // The left operand of the second product for a group, in two parts, and kinds for the right
+    // one.
     struct Group {
         sm80::OperandA<flexc_bf16> high, low;
-        unsigned kinds[4]; // of the lane's queries
+        unsigned kinds[4]; // of the lane's queries in the right operand
 
+        // of_lane: the kind of the lane's query among 32, of which the group's begin at `first`.
         __device__ void find(const Sums& sums, unsigned of_lane, int first) {
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
@@ -206,7 +219,7 @@ template <int kTable> class KindSums {
                     0xff;
             }
         }
-        // kind: of the lane's column in the first of these.
+        // kind: the one of the lane's column in the first of these columns.
         __device__ void add_to(float (&of_table)[kColumnsAtOnce][4], int kind) const {
             sm80::OperandB<flexc_bf16> queries[kColumnsAtOnce];
 #pragma unroll
@@ -224,6 +237,7 @@ template <int kTable> class KindSums {
                 pin(sums);
         }
     };
+    // Adds sums over queries to those of the table. kinds: of the lane's query among 32.
     __device__ void multiply_queries(const Sums (&sums)[kGroups], unsigned kinds,
                                      int first_query) const {
         Group groups[kGroups];
@@ -253,7 +267,8 @@ template <int kTable> class KindSums {
         index.of[1 - Read::kQueryDim] = of_key;
         entries.add(index, sum);
     }
-    // Elements of these queries one by one: what is infinite must not meet zeros.
+    // Adds dS of the queries from `first` on element by element: in a product, infinities would
+    // meet zeros.
     __device__ void add_each(unsigned tile, int first, int tile_query) const {
         const Entries entries(table());
         if (!entries.exist()) return;
@@ -273,11 +288,12 @@ template <int kTable> class KindSums {
     const KernelArguments& attention_;
     const mod::Arguments& arguments_;
     const HeadPlace& place_;
-    const unsigned tiles_, memory_; // in shared memory: the warp's part of dS, the lane's memory
+    const unsigned tiles_,
+        memory_; // addresses of the warp's part of dS, and of the lane's ones and sums
     const int first_row_, first_key_, first_kind_;
 };
 
-// By one warp, for all of the block's tiles.
+// Sums a table's gradient over the block's tiles. Called by each of the warps that sum.
 template <int kTable>
 __device__ inline void sum_kinds(const KernelArguments& attention, const mod::Arguments& arguments,
                                  Shared shared, const KeyTile& keys, int warp) {
