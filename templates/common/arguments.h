@@ -1,5 +1,5 @@
-// What the host hands to every attention kernel beside mod::Arguments. Included by device and host
-// code: plain C++, fixed layout.
+// Arguments that the host passes to every attention kernel beside mod::Arguments. Included by
+// device and host code: plain C++, fixed layout.
 #pragma once
 
 #include "common/block_mask.h"
@@ -12,16 +12,16 @@ struct TensorArgument {
     long long stride_b, stride_h, stride_s, stride_d;
 };
 
-// Floats of each query that a backward computes before: what its weights are relative to, see
-// sm80/row_references.cuh, and rowsum(d_out * o) - d_lse. 64 queries have theirs side by side, so
-// that a tile's are one piece of memory.
+// Floats of each query that are computed before a backward: what the row's weights are relative to
+// (see sm80/row_references.cuh), and rowsum(d_out * o) - d_lse. Those of 64 queries lie side by
+// side, so that a tile's are contiguous.
 enum RowFact { kLseLog2Fact, kReferenceFact, kDeltaFact };
 constexpr int kRowFacts = 3;
 FLEXC_SHARED constexpr long long row_fact_place(long long row, RowFact fact) {
     return row / 64 * (64 * kRowFacts) + fact * 64 + row % 64;
 }
 
-constexpr int kReferenceRows = 128; // of a block of flexc_backward_references
+constexpr int kReferenceRows = 128; // rows of a block of flexc_backward_references
 
 // How a kernel writes an output.
 enum OutputFlag : unsigned {
@@ -29,8 +29,8 @@ enum OutputFlag : unsigned {
     kOutputAccumulate = 2, // add to what is there (f32 only)
 };
 
-// What elements of keys or values in a narrow type are multiplied by. stride_b: between
-// entries, as of k and v. data == nullptr: 1.
+// Scales by which elements of keys or values in a narrow type are multiplied. stride_b: between
+// entries, as for k and v. data == nullptr: 1.
 struct ScaleArgument {
     const float* data;
     long long stride_b, stride_h;
@@ -43,24 +43,24 @@ struct ScaleArgument {
     }
 };
 
-// What all kernels share. A family has a struct beside it: sm80/arguments.h, sm90/arguments.h.
+// Arguments of all kernels. A family of kernels adds a struct: sm80/arguments.h, sm90/arguments.h.
 struct AttentionArguments {
     TensorArgument q, k, v, o; // [B, H, Q, D], [B, H_KV, KV, D], [B, H_KV, KV, DV], [B, H, Q, DV]
     TensorArgument lse;        // [B, H, Q] f32, natural log; stride_d is unused
-    // The same of a backward; of a forward with mod::kReturnsMaxScores.
+    // As lse; d_lse in a backward, max_scores in a forward with mod::kReturnsMaxScores.
     union {
         TensorArgument d_lse, max_scores;
     };
     TensorArgument d_out, dq, dk, dv; // as o, q, k, v
     float* row_facts;                 // workspace [B, H, fact_rows / 64, kRowFacts, 64]
-    int fact_rows;                    // of a head: enough for tiles of kReferenceRows
+    int fact_rows;                    // rows of a head there: whole tiles of kReferenceRows
     long long q_offset, kv_offset;    // index that the program sees = row + offset
     int batch, heads, kv_heads, q_len, kv_len;
     float scale;                                    // of q·k
     unsigned o_flags, dq_flags, dk_flags, dv_flags; // OutputFlag
     BlockMask block_mask;                           // of this kernel; see mod::Mask::kHasBlockMask
-    // Of layouts other than dense. q_len and kv_len are the most that a request has then.
+    // Requests, in layouts other than dense: q_len and kv_len are the most of a request then.
     SequenceArguments sequences;
-    long long q_rows, kv_rows; // at least as many as all requests have; of ragged tensors
+    long long q_rows, kv_rows; // of ragged tensors: at least those of all requests
     ScaleArgument k_scale, v_scale;
 };

@@ -1,12 +1,12 @@
-// Lengths and keys of requests as arrays in a kernel's memory, for device and host, and what of
-// them cannot be right: sequence_records.h makes records of them. What is wrong with an array costs
-// its request rows or keys, and nothing is read outside of a tensor.
+// Lengths and keys of requests as arrays in a kernel's memory, for device and host, and checks of
+// their values: sequence_records.h makes records of them. A wrong value costs its request rows or
+// keys, so that nothing is read outside of a tensor.
 #pragma once
 
 #include "common/sequences.h"
 
 struct LengthArrays {
-    // As flexc::Lengths has them; null where a layout has none, or a caller gives none.
+    // As in flexc::Lengths; null if the layout has none, or the caller gave none.
     const int *cu_seqlens_q, *cu_seqlens_k, *seqused_q, *seqused_k;
     const int *page_table, *page_indptr, *page_indices, *last_page_len;
     const int* query_starts;
@@ -16,24 +16,24 @@ struct LengthArrays {
     int table_width;             // of page_table: pages of a request
     int page_index_count;        // of page_indices
     int key_layout;              // KeyTable::layout
-    int entries, entry_rows;     // of k and v, of layouts that are not in order
-    int most_numbers;            // of one request in KeyTable::numbers: as many have room
+    int entries, entry_rows;     // of k and v, if keys are not in order
+    int most_numbers;            // room for one request in KeyTable::numbers
     int farthest_start;          // how far from 0 the first q_idx and the last may be
-    bool starts_at_end;          // where there are no query_starts
-    int group, kv_heads;         // see Parts
-    bool batch_invariant;        // the same
+    bool starts_at_end;          // without query_starts, the last query is at the last key
+    int group, kv_heads;         // see has_few_rows()
+    bool batch_invariant;        // keys of each request are divided by themselves
 };
 
-// What becomes of them.
+// Where the records of these arrays are written.
 struct SequenceRecords {
     Sequence* sequences; // [requests + 1]
-    int* numbers;        // [requests, most_numbers], of the KeyTable
-    int* is_wrong;       // becomes 1 where an array is; may be null
+    int* numbers;        // [requests, most_numbers], KeyTable::numbers
+    int* is_wrong;       // set to 1 if a value of an array is wrong; may be null
 };
 
 namespace lengths {
 
-// `number`, or the nearest that is allowed.
+// Returns `number`, or the nearest that is allowed, and sets is_wrong then.
 FLEXC_SHARED long long within(long long number, long long least, long long most, bool& is_wrong) {
     if (number >= least && number <= most) return number;
     is_wrong = true;
@@ -58,14 +58,15 @@ FLEXC_SHARED Rows rows_of(const int* cu_seqlens, const int* seqused, int request
     return rows;
 }
 
-// What becomes of the request's keys in KeyTable::numbers.
+// Numbers that say where a request's keys lie, for KeyTable::numbers.
 struct Numbers {
     const int* from;
     int count;
-    int below; // each is, and not negative: the keys end before the first that is not
-    int keys;  // of one number
+    int below; // keys end before the first number that is not in [0, below)
+    int keys;  // that one number stands for
 };
 
+// Returns q_idx of the request's first query.
 FLEXC_SHARED int start_of(const LengthArrays& arrays, int request, const Sequence& sequence,
                           bool& is_wrong) {
     long long start = arrays.starts_at_end ? sequence.kv_len - sequence.q_len : 0;

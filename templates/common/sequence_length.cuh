@@ -1,6 +1,6 @@
-// How many queries and keys a batch entry has, in which rows of the tensors, and which indices the
-// program sees for them. THE place that says so on the device: kernels count positions from the
-// first query and key of the entry.
+// Lengths of a batch entry: how many queries and keys it has, in which rows of the tensors, and
+// which indices the program sees for them. The only place that says so on the device: kernels count
+// positions from the first query and key of the entry.
 #pragma once
 
 #include "mod.cuh"
@@ -16,18 +16,19 @@ class DenseLength {
     __device__ int b() const { return b_; }
     __device__ int queries() const { return attention_.q_len; }
     __device__ int keys() const { return attention_.kv_len; }
-    // Rows that there are, behind those that are used.
+    // Return the rows that exist: those in use, and what is behind them.
     __device__ int query_rows() const { return queries(); }
     __device__ int key_rows() const { return keys(); }
-    // Where the entry's rows of a tensor begin: the index of its first dim, and the row there.
+    // Return where the entry's rows of a tensor begin: the index of its first dim, and the row
+    // there.
     __device__ int entry() const { return b_; }
     static __device__ long long first_query_row() { return 0; }
     static __device__ long long first_key_row() { return 0; }
 
-    // What the program sees as q_idx of the first query, and as kv_idx of the first key.
+    // Return what the program sees as q_idx of the first query, and as kv_idx of the first key.
     __device__ long long q_offset() const { return attention_.q_offset; }
     __device__ long long kv_offset() const { return attention_.kv_offset; }
-    // Of a position; those past the end repeat the last.
+    // Return the index of a position; positions past the end repeat the last one.
     __device__ int q_idx(int query) const {
         return min(query, queries() - 1) + static_cast<int>(q_offset());
     }
@@ -40,7 +41,7 @@ class DenseLength {
     int b_;
 };
 
-// The same of one request of other tensors.
+// The same for a request of tensors that are not dense.
 class RequestLength {
   public:
     __device__ RequestLength(const AttentionArguments& attention, int request)
@@ -53,7 +54,7 @@ class RequestLength {
     __device__ int keys() const { return sequence_.kv_len; }
     __device__ int query_rows() const { return sequence_.q_rows; }
     __device__ int key_rows() const { return sequence_.kv_rows; }
-    static __device__ int entry() { return 0; } // of ragged tensors
+    static __device__ int entry() { return 0; } // the only one of ragged tensors
     __device__ long long first_query_row() const { return sequence_.q_row; }
     __device__ long long first_key_row() const { return sequence_.kv_row; }
     __device__ const Sequence& sequence() const { return sequence_; }
@@ -68,7 +69,7 @@ class RequestLength {
     const int b_;
 };
 
-// Whether forward_few.cu has the entry. group: heads of queries that share one of keys.
+// Return whether forward_few.cu computes the entry. group: heads of queries that share one of keys.
 __device__ inline bool has_few_rows(const DenseLength&, int group) { return false; }
 __device__ inline bool has_few_rows(const RequestLength& length, int group) {
     return has_few_rows(length.sequence(), group);
@@ -76,14 +77,14 @@ __device__ inline bool has_few_rows(const RequestLength& length, int group) {
 
 using SequenceLength = Select<mod::Layouts::kAreDense, DenseLength, RequestLength>;
 
-// Where its keys lie.
+// Returns where a request's keys lie.
 __device__ inline mod::Layouts::Keys keys_of(const AttentionArguments& attention,
                                              const RequestLength& length) {
     return {attention.sequences.keys, length.sequence(), length.b()};
 }
 
-// The last of so many requests whose first_place(request), which never falls, is not beyond
-// `place`; 0 where there is none.
+// Returns the last of so many requests whose first_place(request), which never decreases, is not
+// beyond `place`; 0 if there is none.
 template <typename FirstPlace>
 __device__ inline int request_at(int place, int requests, FirstPlace first_place) {
     int low = 0, high = requests; // the request is in [low, high)
@@ -94,17 +95,17 @@ __device__ inline int request_at(int place, int requests, FirstPlace first_place
     return low;
 }
 
-// The request to which the place-th of all tiles belongs, and which of its tiles it is. A request
+// A request and one of its tiles, found by the tile's place among those of all requests. A request
 // begins with a new tile, wherever its first row is, so that tiles need no list: with `rows` rows
-// in all there are at most rows / tile + requests of them. Where there is no such tile, it is
-// negative, or past the end of the request.
+// in all there are at most rows / tile + requests of them. At a place without a tile, the tile is
+// negative or past the end of the request.
 struct TileOfRequest {
     int request, tile;
 };
 template <typename FirstRow>
 __device__ inline TileOfRequest tile_of_request(int place, int requests, int tile,
                                                 FirstRow first_row) {
-    // Offsets of rows are of 32 bits, and a whole block waits for the thread that divides them.
+    // Divides in 32 bits, which offsets of rows have, as a whole block waits for this thread.
     const auto first_place = [&](int request) {
         return static_cast<int>(static_cast<unsigned>(first_row(request)) /
                                 static_cast<unsigned>(tile)) +
@@ -113,14 +114,14 @@ __device__ inline TileOfRequest tile_of_request(int place, int requests, int til
     const int request = request_at(place, requests, first_place);
     return {request, place - first_place(request)};
 }
-// Where the row facts of a head's queries begin, of one request of ragged queries: each has whole
-// tiles of kReferenceRows.
+// Returns where the row facts of a head's queries begin, for a request of ragged queries: each
+// request has whole tiles of kReferenceRows.
 __device__ inline long long first_ragged_fact(const AttentionArguments& attention,
                                               long long first_query_row, int request, int h) {
     return static_cast<long long>(h) * attention.fact_rows +
            (first_query_row / kReferenceRows + request) * kReferenceRows;
 }
-// As many places as tiles of ragged tensors with so many rows may have.
+// Returns how many places tiles of ragged tensors with so many rows have at most.
 __device__ inline int ragged_tiles(const AttentionArguments& attention, long long rows, int tile) {
     return static_cast<int>((rows + tile - 1) / tile) + attention.batch;
 }

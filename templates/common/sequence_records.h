@@ -1,4 +1,4 @@
-// The record of a request from arrays of lengths, for device and host.
+// Makes the record of a request from arrays of lengths, for device and host.
 #pragma once
 
 #include "common/length_arrays.h"
@@ -6,8 +6,8 @@
 
 namespace lengths {
 
-// Without its parts. `numbers` are those that hold its keys; the caller copies them, and finds out
-// whether they end early: see end_keys().
+// Returns a request's record, without q_start and parts. numbers: those that say where its keys
+// lie; the caller copies them, and finds whether they end early: see end_keys().
 FLEXC_SHARED Sequence sequence_of(const LengthArrays& arrays, int request, Numbers& numbers,
                                   bool& is_wrong) {
     Sequence sequence{};
@@ -23,7 +23,7 @@ FLEXC_SHARED Sequence sequence_of(const LengthArrays& arrays, int request, Numbe
     return sequence;
 }
 
-// The request's keys end before its number `end`.
+// Ends the request's keys before its number `end`.
 FLEXC_SHARED void end_keys(Sequence& sequence, int end, const Numbers& numbers) {
     sequence.kv_len = sequence.kv_rows = end * numbers.keys;
 }

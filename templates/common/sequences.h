@@ -1,41 +1,41 @@
-// Where the requests of tensors lie that are not dense. THE place that says which row of memory a
-// query of a request has, for device and host; keys/ says it of keys.
+// Records of where requests lie in tensors that are not dense. The only place that says which row
+// of memory a query of a request has, for device and host; keys/ says it of keys.
 #pragma once
 
 #include "common/host_device.h"
 #include "keys/key_table.h"
 
-// Of one request. Rows of dense tensors count within it, those of others in the packed tensor.
+// One request. Its rows are counted within the request in dense tensors, else in the packed tensor.
 struct Sequence {
-    long long q_row, kv_row; // the first; kv_row is of keys in order
+    long long q_row, kv_row; // first rows; kv_row only if keys are in order
     long long first_number;  // in KeyTable::numbers
-    int q_len, kv_len;       // used
-    int q_rows, kv_rows;     // there are: those behind the used ones are none of the request's
+    int q_len, kv_len;       // rows in use
+    int q_rows, kv_rows;     // rows that exist; those behind the used ones are not the request's
     int q_start;             // q_idx of the first query
-    int first_part;          // on a GPU: see part_count; one more record ends the list
+    int first_part;          // on a GPU: its first part of all; one more record ends the list
 };
 
-// On a GPU, requests with few queries have their keys divided over blocks: a part of the keys for
-// each head of keys, with the queries of all heads that share it, kMostFewRows rows at most.
+// On a GPU, keys of requests with few queries are divided over blocks. A block has a part of the
+// keys of one head, and the queries of all heads that share it: at most kMostFewRows rows.
 constexpr int kMostFewRows = 64;
-constexpr int kBlocksAtOnce = 396; // as many as a large GPU has: a wave of them
+constexpr int kBlocksAtOnce = 396; // that a large GPU runs: a wave
 constexpr int kMostWaves = 4;
 constexpr int kPartBlocks = kMostWaves * kBlocksAtOnce;
-constexpr int kOwnPartBlocks = 64; // of one request, where each is divided by itself
+constexpr int kOwnPartBlocks = 64; // for one request, if each is divided by itself
 constexpr int kLeastPartKeys = 256;
 
-// group: heads of queries that share one of keys.
+// Returns whether a request has few queries. group: heads of queries that share one of keys.
 FLEXC_SHARED bool has_few_rows(const Sequence& sequence, int group) {
     return static_cast<long long>(sequence.q_len) * group <= kMostFewRows;
 }
-// At most, of a request, where none has more queries.
+// Returns the most rows that a request with few queries has, if none has more queries than this.
 FLEXC_SHARED int few_rows(long long most_queries, int group) {
     const long long rows = most_queries * group;
     return static_cast<int>(rows < kMostFewRows ? rows : kMostFewRows);
 }
 
-// Of one request, or of all: those whose keys have parts, how many rows one has at most, and how
-// many keys all have.
+// Requests whose keys have parts, among one or all: their number, the most rows of one, and the
+// keys of all of them.
 struct FewRequests {
     int count = 0, rows = 0;
     long long keys = 0;
@@ -48,35 +48,35 @@ FLEXC_SHARED FewRequests few_of(const Sequence& sequence, int group) {
     return {1, sequence.q_len * group, sequence.kv_len};
 }
 
-// Parts of one request, or of all.
+// Parts of the keys of one request, or of all.
 struct Parts {
     int count = 0;
-    int longest = 0; // keys of one
+    int longest = 0; // most keys of one
 };
 FLEXC_SHARED Parts joined(const Parts& a, const Parts& b) {
     return {a.count + b.count, a.longest > b.longest ? a.longest : b.longest};
 }
-// Of one request, by so many keys: at least one where it has queries, and they are few.
+// Divides a request's keys into parts of so many: at least one if it has few queries, else none.
 FLEXC_SHARED Parts parts_by(const Sequence& sequence, int group, long long part_keys) {
     if (few_of(sequence, group).count == 0) return {};
-    // In 32 bits, where a GPU divides sooner: no request has more keys.
+    // Divides in 32 bits, which is faster on a GPU; no request has more keys.
     constexpr unsigned kMostKeys = 0x7fffffff;
     const unsigned each = part_keys < kMostKeys ? static_cast<unsigned>(part_keys) : kMostKeys;
     const unsigned keys = static_cast<unsigned>(sequence.kv_len);
     const unsigned count = keys > each ? (keys + each - 1) / each : 1;
     return {static_cast<int>(count), static_cast<int>((keys + count - 1) / count)};
 }
-// How many keys a part has, where there should be so many parts.
+// Returns how many keys a part has, if there should be so many parts.
 FLEXC_SHARED long long part_keys(long long all_keys, long long parts) {
     const long long keys = (all_keys + parts - 1) / (parts > 1 ? parts : 1);
     return keys > kLeastPartKeys ? keys : kLeastPartKeys;
 }
-// The same of a request that is divided as if it were alone.
+// Returns the same for a request that is divided as if it were alone.
 FLEXC_SHARED long long own_part_keys(const Sequence& sequence, int kv_heads) {
     return part_keys(sequence.kv_len, kOwnPartBlocks / kv_heads);
 }
-// The same of all requests, divided for some number of blocks: a third of a wave, two thirds, or
-// whole waves.
+// All requests can be divided for some numbers of blocks: a third of a wave, two thirds, or whole
+// waves.
 constexpr int kDivisions = 2 + kMostWaves;
 FLEXC_SHARED int blocks_of_division(int i) {
     return i < 2 ? (i + 1) * (kBlocksAtOnce / 3) : (i - 1) * kBlocksAtOnce;
@@ -87,9 +87,9 @@ struct PartKeys {
 struct PartsByDivision {
     Parts of[kDivisions];
 };
-// How long so many parts take, in keys of a block beside two others on each multiprocessor. With
-// fewer beside it a block is faster, though not by as much; each wave begins and ends; and what
-// parts leave of their rows is joined.
+// Estimates the time of parts, in units of the time of a key in a block that shares its
+// multiprocessor with two others. With fewer beside it a block is faster, though not by as much;
+// each wave has a start; and the parts' results for each row are joined.
 FLEXC_SHARED long long time_of_parts(const FewRequests& all, const Parts& parts, int kv_heads) {
     constexpr long long kStart = 128, kKeyRows = 160; // rows that are joined in the time of a key
     const long long blocks = static_cast<long long>(parts.count) * kv_heads;
@@ -100,12 +100,12 @@ FLEXC_SHARED long long time_of_parts(const FewRequests& all, const Parts& parts,
     const long long joining = parts.count > all.count ? blocks * all.rows / kKeyRows : 0;
     return waves * (parts.longest * twelfths / 12 + kStart) + joining;
 }
-// The keys of a part, by the division that takes the least time. divided(part_keys): the parts of
-// all, by each of these numbers of keys.
+// Returns the keys of a part in the division that takes the least time. divided(keys) returns the
+// parts of all requests by each of these numbers of keys.
 template <typename Divided>
 FLEXC_SHARED long long shared_part_keys(const FewRequests& all, int kv_heads, Divided divided) {
     PartKeys keys{};
-    // Each request may have one more than its keys ask for.
+    // Each request may have one part more than its share of keys, as parts are rounded up.
     for (int i = 0; i < kDivisions; ++i)
         keys.by_division[i] = part_keys(all.keys, blocks_of_division(i) / kv_heads - all.count);
     const PartsByDivision parts = divided(keys);
@@ -118,21 +118,21 @@ FLEXC_SHARED long long shared_part_keys(const FewRequests& all, int kv_heads, Di
     }
     return best;
 }
-// The parts of one more request.
+// Adds the parts of one more request.
 FLEXC_SHARED void add_parts(PartsByDivision& parts, const PartKeys& keys, const Sequence& sequence,
                             int group) {
     for (int i = 0; i < kDivisions; ++i)
         parts.of[i] = joined(parts.of[i], parts_by(sequence, group, keys.by_division[i]));
 }
 
-// A piece of work: queries of some heads, which share one head of keys or are all that share some,
-// and a range of keys.
+// A piece of work: queries of some heads, and a range of keys. The heads share one head of keys, or
+// are all those that share some heads of keys.
 struct SequenceWork {
     int request, head, heads;
     int query, queries;
     int key, keys;
-    int part;  // where its partial result is; -1: it has all keys
-    int parts; // of the result, from this one on: of the first of them; else 0
+    int part;  // index of its partial result; -1 if it has all keys
+    int parts; // number of the result's parts, in the first of them; 0 in others
 };
 
 struct SequenceArguments {
@@ -145,7 +145,7 @@ struct SequenceArguments {
     FLEXC_SHARED const Sequence& of(int request) const { return sequences[request]; }
 };
 
-// q_row of the language.
+// Returns a query's row of memory: q_row of the language.
 FLEXC_SHARED long long query_row(const Sequence& sequence, int q_idx) {
     return sequence.q_row + q_idx - sequence.q_start;
 }

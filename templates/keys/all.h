@@ -1,4 +1,4 @@
-// The class of a layout that is known at run time alone, as on the CPU.
+// Selects the class of a layout that is known only at run time, as on the CPU.
 #pragma once
 
 #include "keys/in_order.h"
@@ -7,7 +7,7 @@
 template <typename Class> struct KeyLayout {
     using Keys = Class;
 };
-// What visit(KeyLayout<the class>()) gives. layout: KeyTable::layout.
+// Returns visit(KeyLayout<the class>()). layout: KeyTable::layout.
 template <typename Visit> FLEXC_SHARED auto with_key_layout(int layout, const Visit& visit) {
     switch (layout) {
     case KeysInPages::kLayout: return visit(KeyLayout<KeysInPages>());

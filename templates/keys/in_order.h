@@ -12,7 +12,7 @@ class KeysInOrder {
     FLEXC_SHARED KeysInOrder(const KeyTable&, const Sequence& sequence, int request)
         : first_(sequence.kv_row), request_(request) {}
 
-    // The request's keys by arrays of lengths.
+    // Reads the request's keys from arrays of lengths, into its record.
     FLEXC_SHARED static lengths::Numbers read_lengths(const LengthArrays& arrays, int request,
                                                       Sequence& sequence, bool& is_wrong) {
         const lengths::Rows keys = lengths::rows_of(arrays.cu_seqlens_k, arrays.seqused_k, request,
@@ -26,12 +26,12 @@ class KeysInOrder {
     FLEXC_SHARED KeyPlace place(int key) const {
         return {request_, static_cast<int>(first_ + key)};
     }
-    // The longest run from key `key` on, up to `most` keys.
+    // Returns the longest run from key `key` on, up to `most` keys.
     FLEXC_SHARED KeyRun run(int key, int most) const { return {request_, first_ + key, most}; }
-    // kv_row of the language.
+    // Returns kv_row of the language.
     FLEXC_SHARED long long row(int key) const { return first_ + key; }
 
   private:
-    long long first_; // of a dense tensor within the batch entry
+    long long first_; // row of the first key, in dense tensors within the batch entry
     int request_;
 };

@@ -1,4 +1,4 @@
-// Keys of a request in pages of a cache, which numbers of the table name in order.
+// Keys of a request in pages of a cache. The table's numbers are its pages, in order.
 #pragma once
 
 #include "common/length_arrays.h"
@@ -9,11 +9,11 @@ class KeysInPages {
     static constexpr bool kAreInOrder = false;
     static constexpr int kLayout = 1;
 
-    // The table's size is that of a page.
+    // KeyTable::size is the number of keys in a page.
     FLEXC_SHARED KeysInPages(const KeyTable& table, const Sequence& sequence, int /*request*/)
         : pages_(table.numbers + sequence.first_number), page_size_(table.size) {}
 
-    // The request's keys by arrays of lengths.
+    // Reads the request's keys from arrays of lengths, into its record.
     FLEXC_SHARED static lengths::Numbers read_lengths(const LengthArrays& arrays, int request,
                                                       Sequence& sequence, bool& is_wrong) {
         const Pages pages = pages_of(arrays, request, is_wrong);
@@ -25,18 +25,18 @@ class KeysInPages {
         return (keys + page_size - 1) / page_size;
     }
 
-    // Of a key that there is: behind the last one there may be no page.
+    // Returns where a key lies. It has to exist: behind the last one there may be no page.
     FLEXC_SHARED KeyPlace place(int key) const {
         const int page =
             static_cast<int>(static_cast<unsigned>(key) / static_cast<unsigned>(page_size_));
         return {load_constant(pages_ + page), key - page * page_size_};
     }
-    // The longest run from key `key` on, up to `most` keys.
+    // Returns the longest run from key `key` on, up to `most` keys.
     FLEXC_SHARED KeyRun run(int key, int most) const {
         const int slot = key % page_size_, left = page_size_ - slot;
         return {pages_[key / page_size_], slot, left < most ? left : most};
     }
-    // kv_row of the language: rows of the cache, its pages one behind the other.
+    // Returns kv_row of the language: the row of the cache, whose pages follow each other.
     FLEXC_SHARED long long row(int key) const {
         const KeyRun at = run(key, 1);
         return at.entry * page_size_ + at.row;

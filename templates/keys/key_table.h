@@ -4,13 +4,13 @@
 
 #include "common/host_device.h"
 
-// What kernels are told of a layout beside the records of requests. Its class knows what it means.
+// Arguments of a layout beside the records of requests. Its class defines what they mean.
 struct KeyTable {
     const int* numbers; // of all requests, those of one from Sequence::first_number on
     int size;
     int layout; // kLayout of the class
 };
-// Of argument words.
+// Returns the table that a kernel's argument words describe.
 FLEXC_SHARED KeyTable key_table(const int* numbers, long long size) {
     return {numbers, static_cast<int>(size), 0};
 }
@@ -20,7 +20,7 @@ struct KeyPlace {
     int entry, row;
 };
 
-// Keys that lie side by side: `count` rows from that one on.
+// Keys that lie side by side: `count` rows of an entry from `row` on.
 struct KeyRun {
     long long entry, row;
     int count;

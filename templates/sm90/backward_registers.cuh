@@ -60,8 +60,8 @@ constexpr __device__ RegisterSaving register_saving() {
 constexpr RegisterSaving kSaves = register_saving();
 constexpr int kPairsAtOnce = kFolds ? 2 : 4; // where scores are modified in parts
 
-// Sums over a query's keys are exchanged between lanes while the next products run; where registers
-// are shortest, half of them at once.
+// Whether half of the sums over a query's keys are exchanged between lanes at once, where registers
+// are shortest, instead of all of them while the next products run.
 constexpr bool kExchangesEarly = kAtOnce;
 
 // Whether a mask needs more registers than products leave. Bands without a prefix and masks that

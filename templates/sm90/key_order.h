@@ -6,18 +6,19 @@
 
 namespace sm90 {
 
+// From the last tile to the first.
 struct LastFirst {
     FLEXC_SHARED LastFirst(int, int) {}
-    // What is visited at this count, and what at the one below.
+    // Return the tile that is visited at this count, and the one at the count below.
     FLEXC_SHARED int tile(int next) const { return next; }
     FLEXC_SHARED int after(int next) const { return next - 1; }
-    // To the next count.
+    // Moves on to the next count.
     FLEXC_SHARED void advance() {}
 };
 
 // The last tile, then those that are one, two and three quarters of the range before it; then the
-// last but one and those before that. Between neighbours, which take long to copy together, there
-// are others.
+// last but one and those before that. So others are visited between neighbours, which take long to
+// copy one after the other.
 class Spread {
     static constexpr int kRound = 4;
 
@@ -35,7 +36,7 @@ class Spread {
     }
 
   private:
-    int begin_, step_, first_, tile_; // first_: of this round
+    int begin_, step_, first_, tile_; // first_: where this round began
 };
 
 } // namespace sm90

@@ -1,5 +1,5 @@
-// What reads much for each element, for a few of a thread's columns at a time in a loop: written
-// out for all of them, it takes far longer to compile, and more instructions than caches hold.
+// Computes what reads much for each element, in a loop over a few of a thread's columns at a time:
+// unrolled for all of them it takes far longer to compile, and more instructions than caches hold.
 #pragma once
 
 #include "common/again.cuh"
@@ -7,14 +7,15 @@
 
 namespace sm90 {
 
-// Of a part: four, or two where wide results leave fewer registers.
+// Pairs of columns in a part: fewer beside wide outputs, which leave fewer registers.
 constexpr int kPartPairs = mod::kHeadDimV <= 64 ? 2 : 1;
 
 template <int kColumns> struct PartsOfColumns {
     static_assert(kFragmentColumns % kColumns == 0);
 
-    // begin(first) of a part's first column, false after the last one; find(r, i, at) of the part's
-    // i-th column and each row; then take(r, j, is_found, found) of each of the thread's columns.
+    // Calls for each part: begin(first) with its first column, which returns false after the last
+    // one; find(r, i, at) for the part's i-th column and each row; then take(r, j, is_found, found)
+    // for each of the thread's columns.
     template <typename Begin, typename Find, typename Take>
     static __device__ void visit(const ScoreElements& elements, int first_key, Begin begin,
                                  Find find, Take take) {
@@ -25,7 +26,8 @@ template <int kColumns> struct PartsOfColumns {
 #pragma unroll
             for (int i = 0; i < kColumns; ++i)
                 elements.visit_element(first_key, first + i, [&](int r, mod::At at) {
-                    // Else what is the same for all parts would be kept.
+                    // Hides that these are the same for all parts: what follows from them would
+                    // be kept in registers.
                     at.q = computed_again(at.q);
                     at.b = computed_again(at.b);
                     found[i][r] = find(r, i, at);
