@@ -15,8 +15,8 @@ constexpr int kMostRows = kMostTiles * mod::kQueryTile;
 
 __device__ inline int warp_index() { return static_cast<int>(threadIdx.y); }
 
-// Which rows a block has: those that meet the same keys are neighbours, then heads, as they often
-// are in caches.
+// The rows that a block has. Blocks with the same keys are neighbours, then those of other heads of
+// keys, which often are neighbours in caches.
 struct BlockPlace {
     int group, part, h_kv, first_row;
 
@@ -24,7 +24,7 @@ struct BlockPlace {
         : group(flexc_quotient(attention.heads, attention.kv_heads)) {
         const int most_rows = few_rows(attention.q_len, group);
         const int blocks = kMostRows < kMostFewRows ? (most_rows + kMostRows - 1) / kMostRows
-                                                    : 1; // of the same keys
+                                                    : 1; // with the same keys
         const int head = flexc_quotient(block, blocks);
         part = flexc_quotient(head, attention.kv_heads);
         h_kv = head - part * attention.kv_heads;
@@ -32,7 +32,7 @@ struct BlockPlace {
     }
 };
 
-// What it computes.
+// The work of a block.
 struct FewBlock {
     const KernelArguments& attention;
     const mod::Arguments& arguments;
@@ -42,7 +42,8 @@ struct FewBlock {
     const int row_count; // of the request
 };
 
-// Of so many rows, those that there are, by all warps. place_of(row, column): where it goes.
+// Loads so many rows of the block's queries, with all warps. Rows that do not exist become zeros.
+// place_of(row, column) returns where an element goes.
 template <typename PlaceOf>
 __device__ inline void load_queries(const FewBlock& block, int rows, PlaceOf place_of) {
     const auto& [attention, arguments, length, at, group, h_kv, first_row, row_count] = block;
@@ -77,8 +78,9 @@ __device__ inline void load_queries(const FewBlock& block, int rows, PlaceOf pla
     }
 }
 
-// Each warp joins some of the rows, of each of which there are so many results: row_of(row, i) is
-// where one of them begins. Where the block is, is found again, not kept through its loop.
+// Joins the results of each row, and stores them as the row's output or as that of the block's part
+// of keys. Each warp has some of the rows. row_of(row, i) returns where the i-th of a row's results
+// begins. The block's place is computed again, as keeping it through the loop takes registers.
 template <typename RowOf>
 __device__ inline void store_rows(const FewBlock& block, int results, RowOf row_of) {
     const BlockPlace again(block.attention, block_index_again());
@@ -103,22 +105,22 @@ __device__ inline void store_rows(const FewBlock& block, int results, RowOf row_
     }
 }
 
-// So many rows in tiles of 16, those of one block.
+// Returns how many tiles of 16 rows a block has, if so many rows are left.
 __device__ inline int few_row_tiles(int rows) {
     return min((rows + mod::kQueryTile - 1) / mod::kQueryTile, kMostTiles);
 }
 
-// attend(block, tiles), where the block has work: so many tiles of 16 rows.
+// Calls attend(block, tiles) if the block has work. tiles: how many tiles of 16 rows it has.
 template <typename Attend>
 __device__ inline void with_few_block(const KernelArguments& attention,
                                       const mod::Arguments& arguments, Attend attend) {
     const BlockPlace place(attention, static_cast<int>(blockIdx.x));
     const PartOfRequest at = part_of_request(attention, place.part);
-    if (mod::Mask::kHasBlockMask) wait_for_kernel_ahead(); // of those that build it
+    if (mod::Mask::kHasBlockMask) wait_for_kernel_ahead(); // which builds it
     if (at.count == 0) return;
     const SequenceLength length(attention, at.request);
     const int row_count = length.queries() * place.group;
-    if (kMostRows < kMostFewRows && place.first_row >= row_count) return; // else it has some
+    if (kMostRows < kMostFewRows && place.first_row >= row_count) return; // else it has rows
     const FewBlock block{attention,   arguments,  length,          at,
                          place.group, place.h_kv, place.first_row, row_count};
     attend(block, few_row_tiles(row_count - place.first_row));

@@ -1,4 +1,4 @@
-// Tiles of the forward kernel: in shared memory, and what a thread holds of them.
+// Tiles of the forward kernel: their place in shared memory, and a thread's part of them.
 #pragma once
 
 #include "common/place.cuh"
@@ -10,14 +10,15 @@
 namespace sm80 {
 
 using mod::Element;
-using mod::KeyElement; // of eight bits, or the same
+using mod::KeyElement; // eight bits wide, or Element
 constexpr bool kKeysAreNarrow = sizeof(KeyElement) == 1;
-// What both products take: f16 beside narrow keys and values, to which the way is shortest.
+// The type that both products take: f16 if keys and values are narrow, as these are converted to it
+// with the fewest instructions.
 using Operand = Select<kKeysAreNarrow, flexc_f16, Element>;
 constexpr bool kEntriesHaveScales = kKeysAreNarrow && !mod::Layouts::Keys::kAreInOrder;
 
 constexpr int kThreads = 32 * mod::kWarps;
-constexpr int kRowFragments = mod::kQueryTile / mod::kWarps / 16; // of 16 rows, in one warp
+constexpr int kRowFragments = mod::kQueryTile / mod::kWarps / 16; // in a warp, of 16 rows each
 constexpr int kWarpRows = 16 * kRowFragments;
 constexpr int kKeyColumns = mod::kKeyTile / 8; // accumulators of 8 columns
 constexpr int kValueColumns = round_up(mod::kHeadDimV, 16) / 8;
@@ -55,7 +56,7 @@ struct Shared {
     }
 };
 
-// Of all tiles.
+// Clears the padding of all tiles.
 __device__ inline void clear_padding(const Shared& shared) {
     clear_padding<kThreads>(shared.queries());
 #pragma unroll 1
@@ -65,8 +66,9 @@ __device__ inline void clear_padding(const Shared& shared) {
     }
 }
 
-// In each fragment of rows, columns 2t and 2t + 1 of rows g and g + 8. Of the output of narrow
-// values, of which two fragments of columns hold every other one: see narrow_operands.cuh.
+// A thread's accumulators: in each fragment of rows, columns 2t and 2t + 1 of rows g and g + 8, for
+// lane 4 g + t. In the output of narrow values, each of two fragments of columns holds every other
+// column: see narrow_operands.cuh.
 using Scores = float[kRowFragments][kKeyColumns][4];
 using Output = float[kRowFragments][kValueColumns][4];
 
@@ -76,7 +78,7 @@ __device__ inline float& element_of(Scores& scores, int row, int column) {
     return scores[row / 2][column / 2][row % 2 * 2 + column % 2];
 }
 
-// Everything around an element, for short.
+// What functions on elements take beside the element.
 struct Surroundings {
     const AttentionArguments& attention;
     const mod::Arguments& arguments;
@@ -84,12 +86,12 @@ struct Surroundings {
     SequenceLength length;
 };
 
-// Of the key at one of a thread's columns of a tile.
+// Returns the position of the key at one of a thread's columns of a tile.
 __device__ inline int position_of(int column, int first_kv) {
     return first_kv + column / 2 * 8 + lane_index() % 4 * 2 + column % 2;
 }
 
-// Rows that are queries of one head.
+// A thread's rows, which are queries of one head.
 struct Rows {
     mod::Row value[kRows];
     int q[kRows]; // as the program sees it
@@ -109,7 +111,7 @@ struct Rows {
     }
 
     // Calls visit(row, element, inside) for this thread's rows at one of its 2 * kKeyColumns
-    // columns. What the program computes once for a column lives only that long.
+    // columns. What the program computes once for a column is kept only for this call.
     template <typename Visit>
     __device__ void visit_column(int column, const Surroundings& around, int first_kv,
                                  Visit visit) const {

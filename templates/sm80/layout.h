@@ -8,16 +8,16 @@ namespace sm80 {
 FLEXC_SHARED constexpr int round_up(int x, int to) { return (x + to - 1) / to * to; }
 FLEXC_SHARED constexpr int larger(int x, int y) { return x > y ? x : y; }
 
-// Of a tile's row, which is padded to 16 elements, the width of a matrix instruction, and to an
-// odd number of 16-byte units, so that eight consecutive rows start in different banks and no
-// swizzle is needed.
+// Returns the bytes of a tile's row. It is padded to 16 elements, the width of a matrix
+// instruction, and to an odd number of 16-byte units, so that eight consecutive rows start in
+// different banks and no swizzle is needed.
 FLEXC_SHARED constexpr int tile_row_bytes(int columns, int element_bytes) {
     return round_up(round_up(columns, 16) * element_bytes, 32) + 16;
 }
 
-// Of sums of gradients of tables, in a block: of each table, so many words for a tile's sums in
-// whole numbers (twice that where elements are floats) and floats for those of the tiles before;
-// and what warps tell each other of a tile: its largest dS, and which places they meet.
+// Shared memory of a block for sums of tables' gradients. Each table has so many words for a tile's
+// sums in whole numbers (twice that if elements are floats), and floats for those of the tiles
+// before. Warps tell each other the largest dS of a tile, and which places they meet.
 struct TableSumSizes {
     int tables = 0, words = 0, warps = 0;
 
@@ -37,7 +37,7 @@ struct TileSizes {
     int query_tile, key_tile, stages;
     int head_dim, head_dim_v, element_bytes;
     int key_element_bytes = element_bytes; // of keys and values; in a forward it may be 1
-    bool has_scales = false;               // which come with each key and value
+    bool has_scales = false;               // staged with each key and value
     TableSumSizes table_sums = {};         // of a backward by keys
 
     FLEXC_SHARED constexpr int query_row() const { return tile_row_bytes(head_dim, element_bytes); }
@@ -49,9 +49,10 @@ struct TileSizes {
     }
 };
 
-// Queries, then stages of keys and values; the output leaves through the same memory as floats.
+// Offsets in a forward's shared memory: queries, then stages of keys and values. The output is
+// staged in the same memory, as floats.
 struct ForwardLayout {
-    int stages, stage_bytes; // the first, and the distance to the next
+    int stages, stage_bytes; // offset of the first stage, and the distance to the next
     int values, scales;      // in a stage, behind keys; scales: of keys, then of values
     int bytes;
 };
@@ -66,15 +67,16 @@ FLEXC_SHARED constexpr ForwardLayout forward_layout(const TileSizes& sizes) {
     return layout;
 }
 
-// Of forward_short.cu and backward_short.cu, behind the tiles: a float for each element.
+// Returns the bytes of a float for each element, which forward_short.cu and backward_short.cu have
+// behind the tiles.
 FLEXC_SHARED constexpr int tile_float_bytes(int query_tile, int key_tile) {
     return 4 * query_tile * key_tile;
 }
 
-// Of forward_few.cu, whose warps have stages of their own: tiles of queries, as many as a call
-// needs and a block may have, then the stages of each warp, in which its results follow; as many
-// warps as leave room for three blocks on a multiprocessor of Hopper where there is one tile of
-// queries.
+// Shared memory of forward_few.cu, whose warps have stages of their own: tiles of queries, as many
+// as a call needs and a block may have, then the stages of each warp, which its results overwrite.
+// A block has as many warps as leave room for three blocks with one tile of queries on a
+// multiprocessor of Hopper.
 constexpr int kMostFewWarps = 4;
 FLEXC_SHARED constexpr int few_warp_bytes(const TileSizes& sizes) {
     return larger(sizes.stages * forward_layout(sizes).stage_bytes,
@@ -87,7 +89,7 @@ FLEXC_SHARED constexpr int few_warps(const TileSizes& sizes) {
     const int warps = (kBlockBytes - forward_layout(sizes).stages) / few_warp_bytes(sizes);
     return warps < 1 ? 1 : warps > most ? most : warps;
 }
-// Tiles of queries that a block may have: a power of two that divides its warps.
+// Returns the most tiles of queries of a block: a power of two that divides its warps.
 FLEXC_SHARED constexpr int most_few_tiles(const TileSizes& sizes) {
     const int warps = few_warps(sizes);
     return warps % 4 == 0 ? 4 : warps % 2 == 0 ? 2 : 1;
@@ -95,18 +97,18 @@ FLEXC_SHARED constexpr int most_few_tiles(const TileSizes& sizes) {
 FLEXC_SHARED constexpr int few_bytes(const TileSizes& sizes, int query_tiles) {
     return query_tiles * forward_layout(sizes).stages + few_warps(sizes) * few_warp_bytes(sizes);
 }
-// Of flexc_merge_parts: a row for each warp. Each head of keys of a request has blocks for its
-// rows; those beside are divided among them, for rows with many parts.
+// Sizes of flexc_merge_parts, whose shared memory has a row for each warp. Each head of keys of a
+// request has blocks for its rows; blocks beside are divided among heads, for rows with many parts.
 constexpr int kMergingWarps = 8, kMergingBlocksBeside = 512;
 FLEXC_SHARED constexpr int merging_bytes(int head_dim_v) {
     return kMergingWarps * tile_row_bytes(head_dim_v, 4);
 }
 
-// Of each query that a backward kernel loads: lse and delta.
+// Bytes of lse and delta, which a backward kernel loads for each query.
 constexpr int kRowSumBytes = 2 * 4;
 
-// Keys, values, P, dS, then stages of queries, d_out, lse and delta, then sums of tables; dk and dv
-// leave through the same memory as floats.
+// Offsets in the shared memory of backward_key.cu: keys, values, P, dS, then stages of queries,
+// d_out, lse and delta, then sums of tables. dk and dv are staged in the same memory, as floats.
 struct BackwardKeyLayout {
     int values, p, d_scores;
     int stages, stage_bytes;
@@ -131,9 +133,9 @@ FLEXC_SHARED constexpr BackwardKeyLayout backward_key_layout(const TileSizes& si
     return layout;
 }
 
-// Of backward_short.cu: keys, values and queries, whose gradients leave through the same memory;
-// then d_out, lse and delta, P and dS, where o was before. From d_out on there is room for one of
-// these gradients as floats.
+// Offsets in the shared memory of backward_short.cu: keys, values and queries, whose gradients
+// replace them; then d_out, lse and delta, P and dS, which replace o. From d_out on there is room
+// for one of the gradients as floats.
 struct BackwardShortLayout {
     int values, queries, d_out, row_sums, p, d_scores;
     int bytes;
@@ -154,8 +156,8 @@ FLEXC_SHARED constexpr BackwardShortLayout backward_short_layout(const TileSizes
     return layout;
 }
 
-// Queries, d_out, lse and delta, then stages of keys and values; dq leaves through the same memory
-// as floats.
+// Offsets in the shared memory of backward_query.cu: queries, d_out, lse and delta, then stages of
+// keys and values. dq is staged in the same memory, as floats.
 struct BackwardQueryLayout {
     int d_out, row_sums;
     int stages, stage_bytes;
