@@ -1,5 +1,5 @@
-// Records of requests from lengths and tables of keys that lie in the device's memory: two
-// launches, which graphs may hold. Results are what the host makes of the same arrays.
+// Makes records of requests from lengths and tables of keys in the device's memory, in two launches
+// that graphs may hold. The host makes the same records of the same arrays.
 #include "mod.cuh"
 
 #include "common/dependence.cuh"
@@ -10,7 +10,7 @@ namespace {
 constexpr int kThreads = 32 * mod::kWarps;
 constexpr unsigned kAllLanes = 0xffffffffu;
 
-// Requests [first, end) of a thread of divide_keys.
+// The requests [first, end) of a thread of flexc_divide_keys.
 struct Span {
     int first, end;
     __device__ explicit Span(int requests) {
@@ -20,7 +20,7 @@ struct Span {
     }
 };
 
-// What the lanes of a warp have together.
+// Return what the lanes of a warp have together.
 __device__ FewRequests of_warp(FewRequests own) {
     for (int lanes = 16; lanes > 0; lanes /= 2)
         own.keys += __shfl_xor_sync(kAllLanes, own.keys, lanes);
@@ -33,7 +33,7 @@ __device__ PartsByDivision of_warp(PartsByDivision own) {
                  __reduce_max_sync(kAllLanes, parts.longest)};
     return own;
 }
-// What all threads of the block have together. `shared` is of this sum alone.
+// Returns what all threads of the block have together. No other call may use `shared` meanwhile.
 template <typename T> __device__ T of_block(const T& own, T (&shared)[mod::kWarps]) {
     const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
     const T all_lanes = of_warp(own);
@@ -42,7 +42,7 @@ template <typename T> __device__ T of_block(const T& own, T (&shared)[mod::kWarp
     return of_warp(lane < mod::kWarps ? shared[lane] : T{});
 }
 
-// The sum of what the threads before this one have, and of all.
+// Returns the sum over the threads before this one; sets `all` to the sum over all threads.
 __device__ int sum_before(int own, int (&shared)[mod::kWarps], int& all) {
     const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
     int sum = own;
@@ -59,7 +59,7 @@ __device__ int sum_before(int own, int (&shared)[mod::kWarps], int& all) {
 
 } // namespace
 
-// A block for each request.
+// Makes the records of requests, without parts: a block for each request.
 extern "C" __global__ void __launch_bounds__(kThreads)
     flexc_read_lengths(const __grid_constant__ LengthArrays arrays,
                        const __grid_constant__ SequenceRecords records) {
@@ -69,10 +69,10 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     lengths::Numbers numbers{};
     Sequence sequence = lengths::sequence_of(arrays, request, numbers, is_wrong);
 
-    __shared__ int end; // the first that cannot be
+    __shared__ int end; // index of the first number that is wrong
     if (threadIdx.x == 0) end = numbers.count;
     __syncthreads();
-    constexpr int kAtOnce = 8; // whose loads are under way together
+    constexpr int kAtOnce = 8; // numbers whose loads are under way together
     for (int first = static_cast<int>(threadIdx.x); first < numbers.count;
          first += kAtOnce * kThreads) {
         int read[kAtOnce];
@@ -101,7 +101,8 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     if (is_wrong && records.is_wrong != nullptr) *records.is_wrong = 1;
 }
 
-// One block, which starts before those have ended: the keys of requests with few queries, in parts.
+// Divides the keys of requests with few queries into parts. Launched as one block, which may start
+// before flexc_read_lengths has ended.
 extern "C" __global__ void __launch_bounds__(kThreads)
     flexc_divide_keys(const __grid_constant__ LengthArrays arrays,
                       const __grid_constant__ SequenceRecords records) {

@@ -1,4 +1,4 @@
-// From a tile of products to P and dS, element by element: the same for every backward kernel.
+// Computes P and dS from a tile of products, element by element, for every backward kernel.
 #pragma once
 
 #include "common/mask.cuh"
@@ -7,7 +7,7 @@
 
 namespace sm80 {
 
-// An element whose indices are found again.
+// Returns an element whose indices are hidden from the compiler: see found_again().
 __device__ inline mod::At element_found_again(const Surroundings& around, const ScoreRow& row,
                                               const ScoreColumn& column) {
     const auto& [attention, arguments, place, length] = around;
@@ -23,9 +23,9 @@ __device__ inline mod::At element_found_again(const Surroundings& around, const 
             column.kv};
 }
 
-// product (q k') becomes the weight, P; dp (d_out v') becomes the gradient with respect to
-// the score before the mod, dS. What is hidden becomes zero by selection, so that nothing that a
-// mod gives there matters. add(joint, d_modified) adds gradients of what the mod reads.
+// Replaces product (q k') by the weight, P, and dp (d_out v') by the gradient with respect to the
+// score before the mod, dS. Hidden elements become zero by selection, so that nothing that a mod
+// returns there matters. add(joint, d_modified) adds gradients of what the mod reads.
 template <typename Add>
 __device__ inline void differentiate(float& product, float& dp, bool visible, const mod::At& at,
                                      float scale, const ScoreRow& row, Add add) {
@@ -38,7 +38,8 @@ __device__ inline void differentiate(float& product, float& dp, bool visible, co
     dp = visible ? d_modified * joint.d_score : 0;
 }
 
-// How a warp knows which elements of its rectangle are visible.
+// Returns whether an element is visible. The classes below say it of all elements of a warp's
+// rectangle.
 __device__ inline bool is_visible(const Surroundings& around, const ScoreRow& row,
                                   const ScoreColumn& column) {
     return column.inside && row.inside && mod::visible(element_at(around, row, column));
@@ -59,7 +60,7 @@ struct EachIsCompared {
         return is_visible(around, row, column);
     }
 };
-// Whether everything of this warp's rectangle of the tile is visible.
+// Returns whether everything of this warp's rectangle of the tile is visible.
 template <typename Scores>
 __device__ inline bool shows_all(const Surroundings& around, const ScoreTile& tile) {
     const int top = tile.first_q + Scores::first_row(),
@@ -69,8 +70,8 @@ __device__ inline bool shows_all(const Surroundings& around, const ScoreTile& ti
            bottom < around.length.queries() && right < around.length.keys();
 }
 
-// A bit for each of a thread's columns, for each of its rows. One column at a time: a mask that is
-// evaluated for all of them at once fills the registers.
+// Has a bit for each of a thread's columns, for each of its rows. Evaluates one column at a time: a
+// mask that is evaluated for all of them at once fills the registers.
 template <typename Scores> struct BitsOfVisible {
     static constexpr bool kAll = false;
     static constexpr int kColumns = 2 * Scores::kColumns;
@@ -103,8 +104,8 @@ template <typename Scores> struct BitsOfVisible {
     }
 };
 
-// In which order a warp's elements come. What a mod computes for a column lives as long as the
-// column; if there is nothing, it is rows that come and go.
+// The order in which a warp's elements are visited: column after column if a mod has values of
+// columns, which are kept only for their column; else row after row.
 struct ColumnAfterColumn {
     template <typename Scores>
     using Visible =
@@ -163,8 +164,8 @@ __device__ void differentiate_all(Scores& products, Scores& dp, const Surroundin
         });
 }
 
-// Picks the form that this warp's rectangle of the tile needs. Where much
-// is read for each element there is one.
+// Picks the form that this warp's rectangle of the tile needs. If much is read for each element,
+// there is only one.
 template <typename Scores>
 __device__ inline void differentiate_tile(Scores& products, Scores& dp, const Surroundings& around,
                                           ScoreTile tile, mod::GradientSums& sums) {

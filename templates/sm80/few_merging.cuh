@@ -1,20 +1,20 @@
-// After forward_few.cu: parts of requests become results.
+// Joins what forward_few.cu computed of parts of requests into results.
 #pragma once
 
 #include "sm80/few_block.cuh"
 
 namespace sm80 {
 
-// A block makes the results of some rows of a request with few queries, where it has several parts,
-// and clears rows that it does not use. Its warps join a row each; where there are many parts,
-// some parts each of the same row. Blocks with nothing to do end at once, and make room while parts
-// are still computed; the first one waits in any case, as what follows this kernel needs its
-// results.
+// A block computes the results of some rows of a request with few queries, if that has several
+// parts, and clears rows that the request does not use. Each of its warps joins a row or, if there
+// are many parts, some parts of the same row. Blocks with nothing to do end at once, and make room
+// while parts are still computed; the first one waits in any case, as what follows this kernel
+// needs its results.
 extern "C" __global__ void __launch_bounds__(32 * kMergingWarps)
     flexc_merge_parts(const __grid_constant__ KernelArguments attention,
                       const __grid_constant__ mod::Arguments arguments) {
     const int group = attention.heads / attention.kv_heads;
-    // Of each head of keys of a request; a few blocks may be left over.
+    // Each head of keys of a request has as many blocks; a few may be left over.
     const int heads = attention.batch * attention.kv_heads;
     const int blocks = flexc_quotient(static_cast<int>(gridDim.x), max(heads, 1));
     const int head = flexc_quotient(static_cast<int>(blockIdx.x), blocks);

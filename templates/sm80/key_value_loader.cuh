@@ -1,4 +1,4 @@
-// Tiles of keys and values that pass by a block's queries, from one to the next.
+// Loads the tiles of keys and values that a block's queries visit, one after the other.
 #pragma once
 
 #include "common/select.h"
@@ -28,10 +28,11 @@ template <int kThreads, typename KeyTile, typename ValueTile> class KeyValueLoad
           values_(attention, attention.v, length, h_kv, first_tile * ValueTile::kRows),
           scales_(attention, length, h_kv), length_(length) {}
 
-    // The tile that is started next, where its rows have to be found first: these are in order.
+    // Called with the tile that is started next. Loaders that look up rows ahead do so here.
     template <typename Walk> __device__ void look_up(const Walk&) {}
 
-    // before: the tile that was started last, or the first. shared: where each step's tiles are.
+    // Starts to load the walk's tile. before: the tile that was started last, or the first one.
+    // shared: has the place of each step's tiles.
     template <typename Shared, typename Walk>
     __device__ void start(const Shared& shared, const Walk& at, int before) {
         if (at.is_done()) return;

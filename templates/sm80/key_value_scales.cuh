@@ -1,6 +1,6 @@
-// What keys and values of eight bits are multiplied by: numbers of a head, or of each entry, which
-// come to shared memory with keys and values. Scores and weights are multiplied in their place,
-// scores also by what makes queries f16.
+// Scales of keys and values of eight bits: one for a head, or one for each entry, which is loaded
+// into shared memory with keys and values. Scores and weights are multiplied by them instead, and
+// scores also by the factor with which queries became f16.
 #pragma once
 
 #include "common/math.cuh"
@@ -10,7 +10,7 @@
 
 namespace sm80 {
 
-// Keys and values in the type of queries have none.
+// Keys and values in the type of queries have no scales.
 struct NoScales {
     __device__ NoScales(const AttentionArguments&, const SequenceLength&, int h_kv) {}
     __device__ void apply_to_queries(QueryTile, int first_row, bool stores = true) {}
@@ -33,13 +33,13 @@ class NarrowScales {
         value_ = entries_have_value_scales_ ? 0 : attention.v_scale.of(b, h_kv);
     }
 
-    // Before the first scores: queries that are here become operands. stores: of warps with the
-    // same rows one does.
+    // Converts the queries in shared memory to operands. Called before the first scores. stores:
+    // true in one of the warps that have the same rows.
     __device__ void apply_to_queries(QueryTile queries, int first_row, bool stores = true) {
         make_operands(queries, first_row, stores, of_row_);
     }
 
-    // Products become those of keys. step: whose tile.
+    // Multiplies products by the scales of keys. step: that of their tile.
     __device__ void apply_to_scores(Scores& scores, const Shared& shared, int step) const {
         if (entries_have_key_scales_) {
             multiply_columns(scores, shared.key_scales(step), of_row_);
@@ -52,8 +52,8 @@ class NarrowScales {
                 element_of(scores, row, column) *= of_row_[row];
     }
 
-    // Weights become those of values over the largest scale so far, so that 16 bits hold them; the
-    // output follows one that is larger.
+    // Multiplies weights by their values' scale over the largest scale so far, so that 16 bits hold
+    // them. If the largest scale grows, the output shrinks with it.
     __device__ void apply_to_weights(Scores& weights, Output& output, const Shared& shared,
                                      int step) {
         if (!entries_have_value_scales_) return;
@@ -80,7 +80,7 @@ class NarrowScales {
     __device__ float of_output() const { return value_; }
 
   private:
-    // Of a thread's columns, two neighbours at a time.
+    // Returns the address of the scales of two neighbours among a thread's columns.
     static __device__ unsigned place_of(unsigned scales, int fragment) {
         return scales + 4 * (8 * fragment + lane_index() % 4 * 2);
     }
@@ -108,8 +108,8 @@ class NarrowScales {
     }
 
     const bool entries_have_key_scales_, entries_have_value_scales_; // uniform
-    float of_row_[kRows];                                            // of the row's products
-    float value_; // of entries: the largest magnitude so far
+    float of_row_[kRows];                                            // factor of a row's products
+    float value_; // scale of values; of entries, the largest magnitude so far
 };
 
 using KeyValueScales = Select<kKeysAreNarrow, NarrowScales, NoScales>;

@@ -7,12 +7,12 @@
 
 namespace sm80 {
 
-// Same interface as TileSource, for the keys of one request and one head.
+// Loads keys of one request and one head; has the interface of TileSource.
 template <int kThreads, typename T> class ScatteredTileSource {
     using E = typename T::Element;
     static constexpr int kBytes = kCopyBytes<E, T::kColumns>;
     static constexpr int kPieces =
-        kBytes == 0 ? 0 : T::kColumns * static_cast<int>(sizeof(E)) / kBytes; // of a row
+        kBytes == 0 ? 0 : T::kColumns * static_cast<int>(sizeof(E)) / kBytes; // pieces of a row
     static constexpr bool kCanCopy = kPieces > 0;
     // Lanes that share a row, so that each load covers whole sectors of memory and a thread looks
     // up few pages.
@@ -29,7 +29,7 @@ template <int kThreads, typename T> class ScatteredTileSource {
 
     __device__ void advance(int rows) { first_key_ += rows; }
 
-    // Rows from rows_left on become zeros.
+    // Starts to load a tile. Rows from rows_left on become zeros.
     __device__ void load(T tile, int rows_left) const {
         if constexpr (kCanCopy) {
             if (aligned_) {

@@ -1,4 +1,4 @@
-// Tiles in shared memory, and how rows of a tensor get there.
+// Tiles in shared memory, and loads of a tensor's rows into them.
 #pragma once
 
 #include "common/sequence_length.cuh"
@@ -35,7 +35,7 @@ template <typename E> struct Plane {
     __device__ E* at(int row, int column) const {
         return data + row * stride_s + column * stride_d;
     }
-    // Whether every row can be moved in pieces of `bytes`; then stride_d is 1.
+    // Returns whether every row can be copied in pieces of `bytes`; then stride_d is 1.
     __device__ bool aligned_to(int bytes) const {
         const long long row_bytes = stride_s * static_cast<long long>(sizeof(E));
         return stride_d == 1 &&
@@ -43,20 +43,20 @@ template <typename E> struct Plane {
     }
 };
 
-// Of a tensor with a row for each query, or each key, of one head.
+// Returns the plane of a head of a tensor with a row for each query.
 template <typename E>
 __device__ inline Plane<E> query_plane(const TensorArgument& tensor, const SequenceLength& length,
                                        int h) {
     return {tensor, length.b(), h, length.first_query_row()};
 }
-// Of keys in order; of others see scattered_tile.cuh.
+// Returns the plane of a head of keys in order; see scattered_tile.cuh for others.
 template <typename E>
 __device__ inline Plane<E> key_plane(const TensorArgument& tensor, const SequenceLength& length,
                                      int h_kv) {
     return {tensor, length.b(), h_kv, length.first_key_row()};
 }
 
-// The largest asynchronous copy that divides a row of kColumns; 0: none does.
+// Bytes of the largest asynchronous copy that divides a row of kColumns; 0 if none does.
 template <typename E, int kColumns, int kRowBytes = kColumns * static_cast<int>(sizeof(E))>
 constexpr int kCopyBytes = kRowBytes % 16 == 0  ? 16
                            : kRowBytes % 8 == 0 ? 8
@@ -95,7 +95,7 @@ template <int kThreads, typename T> struct TileSource {
     using E = typename T::Element;
     static constexpr int kBytes = kCopyBytes<E, T::kColumns>;
     static constexpr int kPieces =
-        kBytes == 0 ? 0 : T::kColumns * static_cast<int>(sizeof(E)) / kBytes; // of a row
+        kBytes == 0 ? 0 : T::kColumns * static_cast<int>(sizeof(E)) / kBytes; // pieces of a row
     static constexpr bool kCanCopy = kPieces > 0 && kPieces <= kThreads;
 
     const E* from; // this thread's piece when aligned, else the tile's first element
@@ -110,7 +110,7 @@ template <int kThreads, typename T> struct TileSource {
     }
     __device__ void advance(int rows) { from += rows * stride_s; }
 
-    // Rows from rows_left on become zeros.
+    // Starts to load a tile. Rows from rows_left on become zeros.
     __device__ void load(T tile, int rows_left) const {
         if constexpr (kCanCopy) {
             if (aligned) {
@@ -150,7 +150,7 @@ __device__ inline void load_tile(Tile<E, kRows, kColumns> tile, const Plane<E>& 
     TileSource<kThreads, Tile<E, kRows, kColumns>>(plane, first_row).load(tile, length - first_row);
 }
 
-// One warp writes a tile of floats to rows first_row + [0, kRows) below `length`.
+// Writes a tile of floats to rows first_row + [0, kRows) below `length`. Called by one warp.
 template <typename T, int kRows, int kColumns>
 __device__ inline void store_rows(const Plane<T>& plane, Tile<float, kRows, kColumns> tile,
                                   int first_row, int length) {

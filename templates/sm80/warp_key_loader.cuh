@@ -1,5 +1,5 @@
-// Tiles of keys and values that one warp loads for itself: KeyValueLoader, or where keys are not in
-// order a loader whose lanes look up a row each, for all, and ahead of the copies.
+// Loads tiles of keys and values by one warp for itself: KeyValueLoader or, if keys are not in
+// order, a loader whose lanes look up a row each, for all lanes and ahead of the copies.
 #pragma once
 
 #include "sm80/key_value_loader.cuh"
@@ -16,7 +16,7 @@ template <typename KeyTile, typename ValueTile> class ScatteredLoaderOfWarp {
         : keys_(attention.k, h_kv), values_(attention.v, h_kv), scales_(attention, length, h_kv),
           request_(keys_of(attention, length)), key_count_(length.keys()) {}
 
-    // Asks for the places of the tile that is started next; nothing waits for them here.
+    // Looks up the rows of the tile that is started next, without waiting for the result.
     template <typename Walk> __device__ void look_up(const Walk& at) {
         if (at.is_done()) return;
         own_ = request_.place(min(at.tile() * kTileRows + lane(), key_count_ - 1));
@@ -45,13 +45,13 @@ template <typename KeyTile, typename ValueTile> class ScatteredLoaderOfWarp {
   private:
     static __device__ int lane() { return static_cast<int>(threadIdx.x & 31); }
 
-    // Of the rows that a lane copies a piece of, each by so many lanes side by side.
+    // Places of the rows of which a lane copies pieces. kLanes lanes side by side share a row.
     template <int kLanes> struct Places {
         static constexpr int kRowStep = 32 / kLanes;
         static constexpr int kSteps = (kTileRows + kRowStep - 1) / kRowStep;
         KeyPlace at[kSteps];
 
-        // own: of the lane-th row.
+        // own: the place of the row whose number is the lane.
         __device__ explicit Places(KeyPlace own) {
 #pragma unroll
             for (int step = 0; step < kSteps; ++step)
@@ -61,12 +61,12 @@ template <typename KeyTile, typename ValueTile> class ScatteredLoaderOfWarp {
         static __device__ int row(int step) { return step * kRowStep + lane() / kLanes; }
     };
 
-    // Keys of a head, or values. Rows from rows_left on become zeros.
+    // Copies keys or values of a head. Rows from rows_left on become zeros.
     template <typename T> class Rows {
         using E = typename T::Element;
         static constexpr int kBytes = kCopyBytes<E, T::kColumns>;
         static constexpr int kPieces =
-            kBytes == 0 ? 1 : T::kColumns * static_cast<int>(sizeof(E)) / kBytes; // of a row
+            kBytes == 0 ? 1 : T::kColumns * static_cast<int>(sizeof(E)) / kBytes; // pieces of a row
 
       public:
         static constexpr int kLanes = kPieces % 32 == 0   ? 32
@@ -117,7 +117,7 @@ template <typename KeyTile, typename ValueTile> class ScatteredLoaderOfWarp {
         static __device__ long long bytes_of(long long stride) {
             return stride * static_cast<long long>(sizeof(E));
         }
-        // Within 32 bits, so that multiplying by it is one instruction.
+        // Returns whether a stride fits in 32 bits, so that multiplying by it is one instruction.
         static __device__ bool is_near(long long stride) {
             return bytes_of(stride) >= 0 && bytes_of(stride) >> 32 == 0;
         }
@@ -131,7 +131,7 @@ template <typename KeyTile, typename ValueTile> class ScatteredLoaderOfWarp {
     const ScaleSource<32> scales_;
     const mod::Layouts::Keys request_;
     const int key_count_;
-    KeyPlace own_ = {0, 0}; // of the lane's row of the tile that is started next
+    KeyPlace own_ = {0, 0}; // place of the lane's row in the tile that is started next
 };
 
 template <typename KeyTile, typename ValueTile>
