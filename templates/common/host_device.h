@@ -7,7 +7,7 @@
 #define FLEXC_SHARED inline
 #endif
 
-// What nobody writes while the kernel runs.
+// Returns a word of memory that nothing writes while the kernel runs.
 #ifdef __CUDACC__
 __device__ inline int load_constant(const int* from) { return __ldg(from); }
 #else

@@ -10,11 +10,13 @@ struct ForwardSchedule {
     static constexpr PingPong kPingPong = PingPong::none;
     static constexpr int kRescalesAfter = 0; // columns exponentiated before products are awaited
     static constexpr int kPolynomials = 0;   // of eight columns, whose exponentials are polynomials
-    // Tiles of keys come from where most is added: sm90/key_walk.cuh.
+    // Whether tiles of keys are visited from where most is added to scores: sm90/key_walk.cuh.
     static constexpr bool kStartsAtHighest = false;
-    // Much is read for each element: addends of a few of a thread's come at a time, in a loop.
+    // Whether addends are computed for a few of a thread's columns at a time, in a loop, as much is
+    // read for each element.
     static constexpr bool kComputesInParts = false;
-    static constexpr bool kHasRegistersForColumns = true; // a value for each of a thread's
+    static constexpr bool kHasRegistersForColumns =
+        true; // for a value of each of a thread's columns
 };
 
 } // namespace defaults

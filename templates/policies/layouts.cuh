@@ -9,7 +9,7 @@ struct Layouts {
     static constexpr bool kAreDense = true; // both, [B, H, S, D] with any strides
     static constexpr bool kQueriesAreRagged = false;
     static constexpr bool kKeysAreRagged = false;
-    using Keys = KeysInOrder; // where they lie: another class of keys/
+    using Keys = KeysInOrder; // says where keys lie: a class of keys/
 };
 
 } // namespace defaults

@@ -51,7 +51,8 @@ class AffineLogits : public PlainLogits {
     }
 
   private:
-    // Three warpgroups have no registers for what a branch keeps.
+    // Whether reads end where the range of keys does. Three warpgroups have no registers for what
+    // such a branch keeps.
     static constexpr bool kLimitsReads =
         kForm.has_element_addend && !kCopiesBiases && mod::kQueryTile == 128;
 
@@ -88,7 +89,7 @@ class AffineLogits : public PlainLogits {
     __device__ float logit_of(float score, float addend, int r, int j) const {
         return LogitCap::apply(fmaf(score, before_[r], sum(addend, r, j)));
     }
-    // All that is added to an element, of which this is its own.
+    // Returns the sum of all addends of an element, one of which is its own (`addend`).
     __device__ float sum(float addend, int r, int j) const {
         if constexpr (kLineIsRelative) addend = rows_.add_to(addend, r, j);
         addend = slope_.add_to(addend, r, j);
@@ -98,7 +99,7 @@ class AffineLogits : public PlainLogits {
         return kLineIsRelative ? addend : rows_.add_to(addend, r, j);
     }
 
-    float before_[2]; // what scores are multiplied by
+    float before_[2]; // factors of the two rows' products
     RowAddends rows_;
     Index2dRowAddends index_2d_rows_;
     Slope slope_;
@@ -106,7 +107,7 @@ class AffineLogits : public PlainLogits {
     BiasFragment biases_;
 };
 
-// The accumulators start with the bias, or with what is read from tables, in the units of products.
+// Starts the accumulators with the bias, or with what is read from tables, in units of products.
 class BiasFirstLogits : public PlainLogits {
   public:
     __device__ BiasFirstLogits(const AttentionArguments& attention, const mod::Arguments& arguments,
@@ -127,7 +128,7 @@ class BiasFirstLogits : public PlainLogits {
             [&](auto source, auto reach) { start_with(source, reach, scores, rows, first_key); });
     }
 
-    // Of the keys that start() had last.
+    // Returns the offset of row r, for the keys with which start() was called last.
     __device__ float offset(int r, int) const { return kHasOffset ? offsets_[r] : 0; }
 
   private:
@@ -164,7 +165,7 @@ class BiasFirstLogits : public PlainLogits {
             }
         }
     }
-    // With the bias of the fragment's j-th column.
+    // Returns the start of an element, with the bias of the fragment's j-th column.
     template <typename Source>
     __device__ float start_of(Source source, const mod::At& at, int r, int j) const {
         const float bias = kReadsBias ? biases_.at(r, j) : 0;

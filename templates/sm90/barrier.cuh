@@ -20,8 +20,8 @@ struct Barrier {
                      "r"(bytes)
                      : "memory");
     }
-    // Not 0 where the phase of this parity is complete. No bool, which a loop would make of it
-    // anew.
+    // Returns nonzero if the phase of this parity is complete. It is no bool, as a loop would
+    // convert it to one in each iteration.
     __device__ unsigned is_complete(unsigned parity) const {
         unsigned complete;
         asm volatile("{\n.reg .pred p;\n"
@@ -32,7 +32,7 @@ struct Barrier {
                      : "memory");
         return complete;
     }
-    // Returns when it is.
+    // Waits until the phase of this parity is complete.
     __device__ void wait(unsigned parity) const {
         unsigned complete;
         do {
@@ -46,12 +46,12 @@ struct Barrier {
     }
 };
 
-// What was initialised becomes visible to TMA.
+// Makes initialised barriers visible to TMA.
 __device__ inline void publish_barriers() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-// One arrival for all of a warp has done before.
+// Arrives once for all that the threads of a warp have done before. Called by the whole warp.
 __device__ inline void arrive_as_warp(Barrier barrier) {
     __syncwarp();
     if (threadIdx.x % 32 == 0) barrier.arrive();
@@ -88,7 +88,7 @@ template <int kStages_, int kBytes_> struct Stages {
     }
 };
 
-// A place in a ring; the parity flips with each round.
+// A position in a ring; the parity flips with each round.
 template <typename S> struct Position {
     int stage = 0;
     unsigned parity = 0;

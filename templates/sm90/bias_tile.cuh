@@ -8,41 +8,42 @@
 
 namespace sm90 {
 
-constexpr int kBiasBytes = sizeof(mod::DenseBias::Element), kBiasChunk = 16; // of a copy
+constexpr int kBiasBytes = sizeof(mod::DenseBias::Element), kBiasChunk = 16; // bytes of a copy
 constexpr bool kReadsBias = mod::kSizes.bias_bytes != 0;
 constexpr bool kReadsShifts = mod::kSizes.shifted_bytes != 0;
 constexpr BiasTileLayout kBiasTile = bias_tile_layout(mod::kQueryTile, mod::kKeyTile, kBiasBytes);
 static_assert(!kReadsBias || mod::kSizes.bias_bytes == kBiasBytes);
 
-// An even number of chunks further, from one of the first two of a row.
+// Returns the address of a chunk an even number of chunks further, from one of a row's first two.
 constexpr __device__ unsigned later_bias_chunk(unsigned from, int chunks) {
     if (!kBiasTile.is_swizzled) return from + chunks * kBiasChunk;
     constexpr int kPanelChunks = kBiasTile.row_bytes / kBiasChunk;
     return (from ^ chunks % kPanelChunks * kBiasChunk) +
            chunks / kPanelChunks * kBiasTile.panel_bytes;
 }
+// Returns the offset of a row's chunk in a tile.
 constexpr __device__ int bias_chunk_at(int row, int chunk) {
     const int first = (kBiasTile.is_swizzled ? chunk % 2 ^ row % 8 : chunk % 2) * kBiasChunk;
     return static_cast<int>(
         later_bias_chunk(static_cast<unsigned>(row * kBiasTile.row_bytes + first), chunk / 2 * 2));
 }
 
-// In the layout of accumulators.
+// A thread's biases of a tile, in the layout of accumulators.
 class BiasFragment {
     static constexpr int kPairs = kReadsBias ? mod::kKeyTile / 8 : 1; // of each row
     static constexpr bool kHasPairsOfHalves = kBiasBytes == 2;
 
   public:
-    static constexpr int kPartPairs = 2; // of a row, that are loaded together
+    static constexpr int kPartPairs = 2; // pairs of a row that are loaded together
     static constexpr int kLeastPairs = kHasPairsOfHalves ? 2 : 1;
 
-    // `rows`: the warp's first, in shared memory.
+    // rows: the address of the warp's first row in shared memory.
     __device__ void load(unsigned rows) {
 #pragma unroll
         for (int pair = 0; pair < kPairs; pair += kPartPairs)
             load(rows, pair, pair);
     }
-    // Loads pairs of columns, from number `first` on, as those from number `to` on.
+    // Loads pairs of columns from number `first` on, and keeps them from number `to` on.
     template <int kCount = kPartPairs> __device__ void load(unsigned rows, int first, int to) {
         const int lane = static_cast<int>(threadIdx.x) % 32;
         if constexpr (kHasPairsOfHalves) {
@@ -63,7 +64,7 @@ class BiasFragment {
         }
     }
 
-    // The bias of the thread's j-th column.
+    // Returns the bias of the thread's j-th column.
     __device__ float at(int row, int j) const {
         if constexpr (!kHasPairsOfHalves) return floats_[row][j / 2][j % 2];
         const unsigned word = words_[row][j / 2];

@@ -1,5 +1,6 @@
-// Keys and values that threads beside the producer copy, 16 bytes at a time, instead of TMA: rows
-// that are not in order, and rows that TMA loads slowly. Stages are as TMA would leave them.
+// Copies of keys and values by threads beside the producer, 16 bytes at a time, instead of TMA: of
+// rows that are not in order, and of rows that TMA loads slowly. Stages are as TMA would leave
+// them.
 #pragma once
 
 #include "common/select.h"
@@ -10,8 +11,9 @@
 
 namespace sm90 {
 
-// A warp's part of a tile of keys or values, in panels of 64 columns whose chunks are swizzled
-// within each row. Zeros: rows from rows_left on, and columns that only products know.
+// Copies a warp's part of a tile of keys or values, into panels of 64 columns whose chunks are
+// swizzled within each row. Rows from rows_left on, and columns that pad the head dim for products,
+// become zeros.
 template <int kColumns>
 __device__ inline void copy_key_rows(const KeyRows& rows, const KeyCopier& copier, int rows_left,
                                      unsigned to) {
@@ -36,7 +38,7 @@ __device__ inline void copy_key_rows(const KeyRows& rows, const KeyCopier& copie
     }
 }
 
-// TMA brings them: nobody copies.
+// TMA loads keys and values: no threads copy them.
 struct NoKeyCopies {
     static constexpr int kKeyProducers = 1, kValueProducers = 1;
     static __device__ void initialise(const Shared&) {}
@@ -44,11 +46,11 @@ struct NoKeyCopies {
     static __device__ void publish() {}
 };
 
-// They know what to copy by tasks of their own, which the producer hands on before it waits for
-// room for the queries.
+// One of the threads that copy. They have a ring of tasks, to which the producer adds before it
+// waits for room for the queries.
 class KeyCopies {
   public:
-    // One says which keys a stage holds.
+    // One thread arrives once more, when it has announced which keys a stage holds.
     static constexpr int kKeyProducers = kKeyCopyThreads + 1, kValueProducers = kKeyCopyThreads;
     static_assert(!kCopiesKeys || (kKeysMayPass && !kStagesTables && !kMultipliesIndex2dRows));
 
@@ -65,8 +67,7 @@ class KeyCopies {
         }
     }
 
-    // By a consumer that has waited for a stage, before its products: what was copied becomes
-    // visible to them.
+    // Makes what was copied visible to products. Called by a consumer that has waited for a stage.
     static __device__ void publish() { publish_shared(); }
 
   private:
@@ -74,7 +75,7 @@ class KeyCopies {
                          const Shared& shared, const KeyCopier& copier)
         : attention_(attention), arguments_(arguments), shared_(shared), copier_(copier) {}
 
-    // False after the last.
+    // Copies the thread's part of a task. Returns false after the last one.
     __device__ bool copy_task() {
         shared_.key_tasks.full(place_.stage).wait(place_.parity);
         const Task task = Task::load(shared_.key_tasks.at(place_.stage));
@@ -98,7 +99,8 @@ class KeyCopies {
         return true;
     }
 
-    // announce(full): when the stage is free. Rows are looked up before.
+    // Copies the thread's part of a tile to the next stage. Looks rows up before it waits for the
+    // stage, and then calls announce(full).
     template <int kColumns, typename S, typename Announce>
     __device__ void copy_tile(const TensorArgument& tensor, const SequenceLength& length, int h_kv,
                               int tile, const S& stages, Position<S>& position,

@@ -1,6 +1,6 @@
-// Reads whose addresses are affine in q and kv, in tiles of which all are beyond an end of their
-// clamp: there each has one element for a line, the clamp's end, so that a row or a column adds
-// the same all along. Threads beside the producer store these as floats.
+// Copies the ends of clamped reads whose addresses are affine in q and kv, for tiles in which all
+// reads are beyond an end of their clamp: each then has one element for a line, so that a row or a
+// column adds the same all along. Threads beside the producer store these elements as floats.
 #pragma once
 
 #include "common/element.cuh"
@@ -11,17 +11,17 @@
 namespace sm90 {
 
 constexpr bool kHasShiftedEnds = mod::kSizes.shifted_end_bytes != 0;
-// Where ends are summed they are multiples of the reads, in the units of products.
+// Whether ends are summed: they are then multiples of the reads, in units of products.
 constexpr bool kSumsShiftedEnds = LogitForm::kSumsShiftedEnds;
 
-// One read, by one of `threads`, for a tile of queries.
+// Copies a thread's part of one read's ends, for a tile of queries.
 template <int kRead> class ShiftedEnd {
     using Tile = ShiftedTile<kRead>;
     using Read = typename Tile::Read;
     using Element = typename Tile::Element;
 
   public:
-    // unit: of products, where ends are summed.
+    // unit: what 1 is in units of products, if ends are summed.
     __device__ ShiftedEnd(const AttentionArguments& attention, const ShiftedHead<kRead>& head,
                           int first_row, float unit)
         : lines_(Read::kByKey ? attention.kv_len : attention.q_len), first_row_(first_row),
@@ -39,7 +39,8 @@ template <int kRead> class ShiftedEnd {
     }
 
     template <int kThreads> static constexpr int kEnds = (Tile::kLines + kThreads - 1) / kThreads;
-    // A thread's lines: first all are on their way, then they are stored.
+    // Loads the ends of the thread's lines; store() stores them later, so that all loads are under
+    // way before the first is waited for.
     template <int kThreads>
     __device__ void load(int thread, int first_key, Element (&ends)[kEnds<kThreads>]) const {
         const Element* from = is_below(first_key) ? least_ : most_;
@@ -72,12 +73,12 @@ template <int kRead> class ShiftedEnd {
 
     int lines_, first_row_;
     float unit_;
-    long long line_step_;          // from line to line, of one index
-    const Element *least_, *most_; // of line 0
-    int below_, above_;            // of a tile's first key, times its step
+    long long line_step_;          // in elements, from line to line at the same index
+    const Element *least_, *most_; // ends of the clamp in line 0
+    int below_, above_;            // bounds of kKeyStep times a tile's first key
 };
 
-// All reads.
+// Copies a thread's part of the ends of all reads.
 template <int kThreads, int kRead = 0> class ShiftedEnds {
   public:
     __device__ ShiftedEnds(const AttentionArguments& attention, const ShiftedHeads<kRead>& heads,
@@ -88,7 +89,8 @@ template <int kThreads, int kRead = 0> class ShiftedEnds {
     __device__ bool are_beyond(int first_key) const {
         return end_.is_beyond(first_key) && rest_.are_beyond(first_key);
     }
-    // wait(): until the stage is empty.
+    // Loads the ends of all reads, calls wait(), which waits until the stage is empty, and stores
+    // them.
     template <typename Wait>
     __device__ void copy(int thread, int first_key, unsigned stage, Wait wait) const {
         typename ShiftedTile<kRead>::Element ends[ShiftedEnd<kRead>::template kEnds<kThreads>];
