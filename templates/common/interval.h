@@ -218,7 +218,7 @@ FLEXC_SHARED Fact fselect(Fact c, Fact x, Fact y) { return either(c, x, y); }
 FLEXC_SHARED Fact bool_to_int(Fact x) { return x; }
 FLEXC_SHARED Fact bool_to_real(Fact x) { return x; }
 // Rounding is monotonic.
-// On the host through memory: g++ 12 makes nothing of two such conversions side by side.
+// Goes through memory on the host, as g++ 12 removes two such conversions side by side.
 FLEXC_SHARED double in_f32(double x) {
 #ifdef __CUDACC__
     return double(float(x));

@@ -18,7 +18,7 @@ struct Sequence {
 // On a GPU, keys of requests with few queries are divided over blocks. A block has a part of the
 // keys of one head, and the queries of all heads that share it: at most kMostFewRows rows.
 constexpr int kMostFewRows = 64;
-constexpr int kBlocksAtOnce = 396; // that a large GPU runs: a wave
+constexpr int kBlocksAtOnce = 396; // blocks that a large GPU runs: a wave
 constexpr int kMostWaves = 4;
 constexpr int kPartBlocks = kMostWaves * kBlocksAtOnce;
 constexpr int kOwnPartBlocks = 64; // for one request, if each is divided by itself

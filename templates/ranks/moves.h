@@ -31,7 +31,7 @@ struct Move {
     long long extents[kMostDims], from_strides[kMostDims], to_strides[kMostDims];
 };
 
-// Of one launch: as many as arguments of a kernel have room for.
+// The moves of one launch: as many as a kernel's arguments have room for.
 struct Moves {
     static constexpr int kMost = 16;
     Move all[kMost];

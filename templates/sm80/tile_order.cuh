@@ -94,7 +94,7 @@ __device__ inline BlockTile query_tile_of(const AttentionArguments& attention, i
                               });
 }
 
-// False for the blocks of ragged queries that have no tile.
+// Returns whether a block has queries: with ragged queries, some blocks have no tile.
 __device__ inline bool has_queries(const SequenceLength& length, int tile) {
     return !mod::Layouts::kQueriesAreRagged ||
            (tile >= 0 && tile * mod::kQueryTile < length.query_rows());

@@ -24,7 +24,7 @@ template <int kTable> struct AlignedSteps {
     }
 };
 
-// All elements use what is read from tables.
+// For mods in which all elements use what is read from tables: there is nothing to find.
 struct AllUseTables {
     static __device__ bool add_row(const mod::At&) { return true; }
     static __device__ void reduce() {}

@@ -80,7 +80,7 @@ template <int kColumns> class FewKeyRows {
 
     const sm80::Plane<E> rows_;
     const long long stride_entry_;
-    const bool is_copied_; // asynchronously; uniform
+    const bool is_copied_; // rows can be copied asynchronously; uniform
 };
 
 // Looks up where a warp's rows lie, one for each lane.

@@ -1,5 +1,5 @@
-// What the threads of the forward kernel share: sizes, shared memory as forward_layout.h divides
-// it, and the task of a tile.
+// Defines what the threads of the forward kernel share: sizes, shared memory as forward_layout.h
+// divides it, and the task of a tile.
 #pragma once
 
 #include "common/select.h"

@@ -59,7 +59,7 @@ class TabulatedTile {
                 load_shared_word(keys_from_ + i * kTabulatedSlices.key_bytes + 4 * columns));
         return values;
     }
-    // All values of the element in row r and the j-th column.
+    // All tabulated values of an element; of() returns those in row r and the j-th column.
     struct Values {
         float of_key[kKeys], of_distance[kDistances];
     };

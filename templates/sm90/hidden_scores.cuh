@@ -33,7 +33,7 @@ __device__ inline void hide_next_keys(Scores& scores, int first_column) {
     }
 }
 
-// For masks that are bands: finds what is hidden when the scores are there.
+// For masks that are bands: finds hidden elements when the scores have been computed.
 struct HidesByBand {
     // mask_shows_all: the mask hides none of the tile's keys. Does not need scores, so that it may
     // be called while they are multiplied.
@@ -47,7 +47,7 @@ struct HidesByBand {
     }
 };
 
-// For other masks: finds what is hidden before the scores are there.
+// For other masks: finds hidden elements before the scores have been computed.
 class HidesByMask : public HidesByBand {
   public:
     __device__ void look(const VisibleKeys& keys, int first_key, bool mask_shows_all,

@@ -32,7 +32,7 @@ template <TableSource kValue> struct SourceOf {
     static constexpr TableSource kSource = kValue;
 };
 
-// All that a tile reads is inside of the slices, always.
+// For tables whose reads are always inside of the slices.
 struct IndicesInside {
     static __device__ void add_row(const mod::At&) {}
     static __device__ void reduce(const mod::At&) {}
@@ -41,7 +41,7 @@ struct IndicesInside {
         visit(SourceOf<TableSource::inside>{});
     }
 };
-// Whether all that a tile reads is inside of the slices is found for each tile.
+// Finds for each tile whether all that it reads is inside of the slices.
 class IndicesOfTiles {
   public:
     __device__ void add_row(const mod::At& at) {

@@ -39,7 +39,8 @@ template <int kTable> class KindSums {
     // wait for each other.
     static constexpr int kGroups = kSparesRegisters || (kSharesKinds && !kSharesKeys) ? 2 : 1,
                          kAtOnce = 16 * kGroups;
-    // Nor do those of several columns of the table's sums, which have eight kinds of queries each.
+    // Columns of the table's sums that are multiplied at once, likewise; each has eight kinds of
+    // queries.
     static constexpr int kColumnsAtOnce = kSparesRegisters ? kColumns : kColumns % 2 == 0 ? 2 : 1;
     static constexpr int kLaneBytes = 16; // of a lane's ones in a step, and of its sums in a column
     static_assert(Read::kKeyKinds <= kSumWarps * kRowKinds);
