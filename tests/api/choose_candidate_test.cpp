@@ -80,8 +80,9 @@ TEST_CASE("candidates are compiled until one does not spill, two at once where t
     };
     const std::vector<Case> cases = {
         {{{0}}, 0, {0}, {0}},
-        {{{8}, {0}, {0}}, 1, {0, 1}, {0, 1, 2}},
-        {{{8}, {12}, {0}}, 2, {0, 1, 2}, {0, 1, 2}},
+        {{{16}}, 0, {0}, {0}},
+        {{{20}, {0}, {0}}, 1, {0, 1}, {0, 1, 2}},
+        {{{20}, {24}, {0}}, 2, {0, 1, 2}, {0, 1, 2}},
         {{{0, true}, {0}, {0}}, 1, {0, 1}, {0, 1, 2}},
     };
     for (const Case& one : cases)
@@ -124,7 +125,7 @@ TEST_CASE("two candidates that are compiled at once wait for nobody") {
     int begun = 0;
     const auto attempt = [&](std::size_t at) -> Result<Attempt> {
         cuda::NvrtcOutput output;
-        output.kernels = {{.spill_store_bytes = at == 2 ? 0 : 8}};
+        output.kernels = {{.spill_store_bytes = at == 2 ? 0 : 20}};
         if (at == 0) return Attempt{{}, std::move(output)};
         std::unique_lock lock(mutex);
         ++begun;
@@ -165,7 +166,7 @@ TEST_CASE("an error of one that nobody needs is not told, that of another is") {
         const auto attempt = [&](std::size_t at) -> Result<Attempt> {
             if (at == failing) return Error{ErrorCode::cancelled, "stopped"};
             cuda::NvrtcOutput output;
-            output.kernels = {{.spill_store_bytes = at == 0 ? 8 : 0}};
+            output.kernels = {{.spill_store_bytes = at == 0 ? 20 : 0}};
             return Attempt{{}, std::move(output)};
         };
         const auto choice =
