@@ -46,7 +46,7 @@ class Attempts {
         at_beside_ = at + 1;
         const bool has_next = at_beside_ < candidates_.size() &&
                               candidates_[at_beside_].family == candidates_[at].family;
-        if (at > 0 && has_next && compiler_.has_room(2))
+        if (at > 0 && has_next && compiler_.has_room())
             beside_ = std::async(std::launch::async,
                                  [this, next = at_beside_] { return compiler_.attempt(next); });
         return compiler_.attempt(at);

@@ -21,8 +21,8 @@ struct Attempt {
 // How candidates are compiled. Both functions may be called from several threads.
 struct Compiler {
     std::function<Result<Attempt>(std::size_t at)> attempt;
-    // Whether there are idle processors for as many more compiles.
-    std::function<bool(int count)> has_room;
+    // Whether a compile beside another one finds an idle processor.
+    std::function<bool()> has_room;
 };
 
 struct Choice {

@@ -164,7 +164,7 @@ Result<CompiledKernel> compile_kernel(const plan::Program& program,
         if (!output) return output.error();
         return Attempt{*std::move(text), *std::move(output)};
     };
-    const auto has_room = [&](int count) { return watch.has_room(count); };
+    const auto has_room = [&] { return watch.has_room(); };
     auto choice = choose_candidate(candidates, {attempt, has_room}, log);
     if (!choice) return choice.error();
     Making::use(result, candidates[choice->at]);

@@ -51,8 +51,9 @@ Watch::Watch(const CompileLimits& limits, CancelToken cancel, std::shared_ptr<Ru
     if (limits_.memory_bytes > 0) memory_at_start_ = memory_in_use();
 }
 
-bool Watch::has_room(int count) const {
-    return runs_ && runs_->going + count <= static_cast<int>(std::thread::hardware_concurrency());
+bool Watch::has_room() const {
+    const int processors = static_cast<int>(std::thread::hardware_concurrency());
+    return runs_ && processors > 1 && runs_->going < processors;
 }
 
 bool Watch::watches() const { return limits_.seconds > 0 || limits_.memory_bytes > 0 || cancel_; }

@@ -44,8 +44,10 @@ class Watch {
     // Like is_over(), but only reports what an earlier check found: cheap enough for an inner loop.
     bool was_ended() const noexcept { return has_stopped() || cancel_.is_cancelled(); }
 
-    // Whether the host has idle threads for as many more runs; false if runs are not counted.
-    bool has_room(int count) const;
+    // Whether the host has several processors and not all of them have a run. If one is idle, two
+    // more runs may start: the second shares a processor until another run ends. False if runs are
+    // not counted.
+    bool has_room() const;
 
     // Runs `work` in a thread of its own, which may outlive the call: it must own what it uses, and
     // should end soon after is_over(). Returns an error at most a second after that, whatever the

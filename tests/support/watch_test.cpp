@@ -2,7 +2,10 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <chrono>
+#include <functional>
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -99,24 +102,30 @@ TEST_CASE("memory that the process takes meanwhile") {
     CHECK(watch.check().error().message.find("grew by more than 64 MiB") != std::string::npos);
 }
 
-TEST_CASE("there is room for as many runs as the host has threads, and given up ones count") {
-    const int cores = static_cast<int>(std::thread::hardware_concurrency());
+TEST_CASE(
+    "there is room while fewer runs go on than there are processors, and given up ones count") {
+    const int processors = static_cast<int>(std::thread::hardware_concurrency());
     const auto runs = counter();
-    const Watch watch({.seconds = 0.1}, {}, runs);
-    CHECK(watch.has_room(cores));
-    CHECK_FALSE(watch.has_room(cores + 1));
-    CHECK_FALSE(Watch().has_room(1)); // of nothing that counts
-    CHECK(*watch.run<bool>([=]() -> Result<bool> { return watch.has_room(cores - 1); }));
-    CHECK_FALSE(*watch.run<bool>([=]() -> Result<bool> { return watch.has_room(cores); }));
+    const Watch watch({.seconds = 60}, {}, runs);
+    // has_room() inside of so many runs.
+    const std::function<bool(int)> inside = [&](int depth) {
+        if (depth == 0) return watch.has_room();
+        return *watch.run<bool>([&]() -> Result<bool> { return inside(depth - 1); });
+    };
+    CHECK(inside(0) == (processors > 1));
+    CHECK(inside(processors - 1) == (processors > 1));
+    CHECK_FALSE(inside(processors));
+    CHECK_FALSE(Watch().has_room()); // of nothing that counts
     const auto gate = std::make_shared<std::atomic<bool>>(false);
-    CHECK_FALSE(watch.run<int>([gate]() -> Result<int> {
+    const Watch hasty({.seconds = 0.1}, {}, runs);
+    CHECK_FALSE(hasty.run<int>([gate]() -> Result<int> {
         while (!gate->load())
             std::this_thread::sleep_for(1ms);
         return 1;
     }));
-    CHECK_FALSE(watch.has_room(cores));
+    CHECK_FALSE(inside(processors - 1));
     gate->store(true);
     while (runs->abandoned > 0)
         std::this_thread::sleep_for(1ms);
-    CHECK(watch.has_room(cores));
+    CHECK(inside(processors - 1) == (processors > 1));
 }
