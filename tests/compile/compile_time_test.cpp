@@ -105,7 +105,7 @@ Kernel measure(const plan::Program& program, std::span<const plan::KernelConfig>
         kernel.compiles.push_back({processor_seconds() - start, spilled});
         return api::Attempt{*std::move(text), *std::move(output)};
     };
-    const auto choice = api::choose_candidate(candidates, {attempt, [](int) { return false; }}, {});
+    const auto choice = api::choose_candidate(candidates, {attempt, [] { return false; }}, {});
     REQUIRE_MESSAGE(choice.has_value(), (choice ? "" : choice.error().message));
     kernel.chosen = candidates[choice->at].template_path;
     for (const cuda::KernelUsage& usage : choice->attempt.output.kernels)
