@@ -155,13 +155,14 @@ Result<LaunchedRank> torchrun_rank();
 
 // ring: rank r computes with its own keys, then with those of rank r - 1, r - 2, ...; the ones that
 // it needs are received during the step before. all_gather: the needed keys of all ranks are
-// gathered first, and each range of queries attends to them in one launch: fewest partial results,
-// most memory. If that is more than DistributedOptions::gathered_bytes, heads are computed in
-// pieces, one after another. ulysses: each rank receives all queries and keys of some heads
-// instead, whatever the mask shows, and has the work of one rank with fewer heads; useful as long
-// as there are no more ranks than heads. With more ranks, or if only some are close to each other,
-// it can be used inside nodes: DistributedOptions::ranks_per_node. automatic: all_gather if
-// gathered_bytes suffice, also in pieces if that takes no more launches than a ring; else ring.
+// gathered, while queries that see only their own rank's keys are computed; each other range of
+// queries then attends to what it sees in one launch: fewest partial results, most memory. If that
+// is more than DistributedOptions::gathered_bytes, heads are computed in pieces, one after another.
+// ulysses: each rank receives all queries and keys of some heads instead, whatever the mask shows,
+// and has the work of one rank with fewer heads; useful as long as there are no more ranks than
+// heads. With more ranks, or if only some are close to each other, it can be used inside nodes:
+// DistributedOptions::ranks_per_node. automatic: all_gather if gathered_bytes suffice, also in
+// pieces if that takes no more launches than a ring; else ring.
 enum class Exchange : std::uint8_t { automatic, ring, all_gather, ulysses };
 std::string_view name(Exchange exchange); // "automatic", ...
 
