@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "distributed/rows.h"
+#include "support/amounts.h"
 
 namespace flexc::distributed {
 
@@ -268,11 +269,10 @@ class LaunchPlanner {
         std::size_t bytes = 0;
         for (const ir::Buffer& buffer : plan_.kernel->kernel.state().mod.program.buffers) {
             if (!buffer.grad) continue;
-            std::size_t elements = 1;
+            std::size_t of_buffer = sizeof(float);
             for (const ir::Dim& dim : buffer.dims)
-                elements *= static_cast<std::size_t>(
-                    dim.is_constant() ? dim.constant : plan_.whole.size_values[dim.size]);
-            bytes += elements * sizeof(float);
+                of_buffer = support::product(of_buffer, plan_.whole.extent(dim));
+            bytes = support::plus(bytes, of_buffer);
         }
         return bytes <= kMostBytes;
     }

@@ -249,8 +249,7 @@ class Planner {
                     found.dim = found.shape.size();
                     plan_.whole.size_values[dim.size] = rows;
                 }
-                const std::int64_t extent =
-                    dim.is_constant() ? dim.constant : plan_.whole.size_values[dim.size];
+                const std::int64_t extent = plan_.whole.extent(dim);
                 if (extent == runtime::kUnbound)
                     return runtime::invalid(
                         formatted("size '{}' is not known: pass the buffers to plan()",

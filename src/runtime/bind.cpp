@@ -271,7 +271,7 @@ TensorView sums_of(const PlanState& plan, const ir::Buffer& buffer) {
     std::vector<std::int64_t> shape;
     shape.reserve(buffer.dims.size());
     for (const ir::Dim& dim : buffer.dims)
-        shape.push_back(dim.is_constant() ? dim.constant : plan.size_values[dim.size]);
+        shape.push_back(plan.extent(dim));
     return TensorView::contiguous(nullptr, DType::f32, shape);
 }
 

@@ -29,7 +29,10 @@ struct PlanState {
     std::int64_t q_offset = 0, kv_offset = 0;
     bool accumulate_gradients = false, accumulate_dq = false;
     CpuThreads cpu_threads;
-    std::vector<std::int64_t> size_values;  // one per Program::sizes
+    std::vector<std::int64_t> size_values; // one per Program::sizes
+    std::int64_t extent(const ir::Dim& dim) const {
+        return dim.is_constant() ? dim.constant : size_values[dim.size];
+    }
     std::vector<std::uint64_t> param_words; // one per Program::params
     runtime::PassVariants variants;
     std::size_t workspace_bytes = 0;
