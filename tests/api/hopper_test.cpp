@@ -1,5 +1,7 @@
 // Hopper's kernels. Skipped unless asked for, because they need that GPU: tests/gpu runs them.
 
+#include <initializer_list>
+
 #include <doctest/doctest.h>
 
 #include "api/hopper_check.h"
@@ -163,29 +165,10 @@ TEST_CASE("blocks that stay, in the order of keys" * doctest::skip()) {
         {.text = "score_mod = score" + kWindow, .heads = 8, .deterministic = true, .runs = 3});
 }
 
-TEST_CASE("score mods in the exponent" * doctest::skip()) {
-    const char* texts[] = {
-        "buffer s: f32[H] grad\nscore_mod = score + s[h] * (kv_idx - q_idx) * 0.1",
-        "buffer s: f32[Q_LEN] grad\nscore_mod = score + s[q_idx] * (kv_idx - q_idx) * 0.1",
-        "buffer s: f32[H] grad\nscore_mod = score * s[h] + kv_idx * 0.01",
-        "buffer g: f32[Q_LEN]\nscore_mod = score * g[q_idx]",
-        "buffer r: f32[Q_LEN]\nscore_mod = score + r[q_idx]",
-        "buffer c: bf16[KV_LEN] grad\nscore_mod = score - c[kv_idx]",
-        "score_mod = score - abs(q_idx - kv_idx) * 0.05 + kv_idx * 0.01",
-        "score_mod = 3 * tanh(score / 3)",
-        "score_mod = 50 * tanh(score / 50)",
-        "score_mod = clamp(score, -2, 1)",
-        "param cap: f32 = -2.5\nscore_mod = cap * tanh(score / cap) + 0",
-        "param cap: f32 = -2.5\nscore_mod = tanh((score + (kv_idx - q_idx) * 0.1) * cap) * cap",
-        "param cap: f32 = 0.0\nscore_mod = cap * tanh(score)",
-        "buffer bias: bf16[H, Q_LEN, KV_LEN] grad\nscore_mod = score + bias[h, q_idx, kv_idx]",
-        "buffer bias: f16[Q_LEN, KV_LEN]\nscore_mod = score * 0.5 + bias[q_idx, kv_idx] * h + h",
-        ("buffer bias: bf16[B, Q_LEN, KV_LEN]\n"
-         "score_mod = 4 * tanh((score + bias[b, q_idx, kv_idx] - kv_idx * 0.01) / 4)"),
-        "buffer bias: f32[Q_LEN, KV_LEN] grad\nscore_mod = score + bias[q_idx, kv_idx]",
-        "score_mod = -inf if q_idx < 20 else score",
-        "score_mod = score + (0.0 if q_idx % 3 == 0 else -inf)",
-    };
+namespace {
+
+// With a head dim of 64, and behind a mask with one of 128.
+void check_in_exponent(std::initializer_list<const char*> texts) {
     for (const char* text : texts) {
         Case one = {.text = text, .dtype = DType::bf16, .batch = 1, .heads = 2, .kv_heads = 2};
         one.q_len = 70;
@@ -198,6 +181,44 @@ TEST_CASE("score mods in the exponent" * doctest::skip()) {
         one.head_dim = 128;
         check(one);
     }
+}
+
+} // namespace
+
+TEST_CASE("score mods in the exponent: what grows with keys, and by row and key" *
+          doctest::skip()) {
+    check_in_exponent({
+        "buffer s: f32[H] grad\nscore_mod = score + s[h] * (kv_idx - q_idx) * 0.1",
+        "buffer s: f32[Q_LEN] grad\nscore_mod = score + s[q_idx] * (kv_idx - q_idx) * 0.1",
+        "buffer s: f32[H] grad\nscore_mod = score * s[h] + kv_idx * 0.01",
+        "buffer g: f32[Q_LEN]\nscore_mod = score * g[q_idx]",
+        "buffer r: f32[Q_LEN]\nscore_mod = score + r[q_idx]",
+        "buffer c: bf16[KV_LEN] grad\nscore_mod = score - c[kv_idx]",
+        "score_mod = score - abs(q_idx - kv_idx) * 0.05 + kv_idx * 0.01",
+    });
+}
+
+TEST_CASE("score mods in the exponent: caps and clamps" * doctest::skip()) {
+    check_in_exponent({
+        "score_mod = 3 * tanh(score / 3)",
+        "score_mod = 50 * tanh(score / 50)",
+        "score_mod = clamp(score, -2, 1)",
+        "param cap: f32 = -2.5\nscore_mod = cap * tanh(score / cap) + 0",
+        "param cap: f32 = -2.5\nscore_mod = tanh((score + (kv_idx - q_idx) * 0.1) * cap) * cap",
+        "param cap: f32 = 0.0\nscore_mod = cap * tanh(score)",
+    });
+}
+
+TEST_CASE("score mods in the exponent: dense biases and conditions" * doctest::skip()) {
+    check_in_exponent({
+        "buffer bias: bf16[H, Q_LEN, KV_LEN] grad\nscore_mod = score + bias[h, q_idx, kv_idx]",
+        "buffer bias: f16[Q_LEN, KV_LEN]\nscore_mod = score * 0.5 + bias[q_idx, kv_idx] * h + h",
+        "buffer bias: bf16[B, Q_LEN, KV_LEN]\n"
+        "score_mod = 4 * tanh((score + bias[b, q_idx, kv_idx] - kv_idx * 0.01) / 4)",
+        "buffer bias: f32[Q_LEN, KV_LEN] grad\nscore_mod = score + bias[q_idx, kv_idx]",
+        "score_mod = -inf if q_idx < 20 else score",
+        "score_mod = score + (0.0 if q_idx % 3 == 0 else -inf)",
+    });
 }
 
 namespace {
