@@ -51,6 +51,9 @@ THIRD_PARTY = {
     "nlohmann/": {"tools"},
 }
 
+# Lists of names, which any folder may know.
+LISTS = {"common/lengths.def"}
+
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)', re.M)
 
 
@@ -84,6 +87,8 @@ def problem(path, quoted, angled):
         for start, folders in THIRD_PARTY.items():
             if angled.startswith(start) and own not in folders:
                 return f"<{angled}> may stand only in {', '.join(sorted(folders))}"
+        return None
+    if quoted in LISTS:
         return None
     target = folder_included(path, quoted)
     if target is None or target == own or target in ALLOWED[own]:

@@ -25,7 +25,6 @@ static_assert(FLEXC_DEVICE_CUDA == static_cast<int>(Device::Kind::cuda));
 static_assert(FLEXC_BACKWARD_SPECIALIZED == static_cast<int>(BackwardKernel::specialized));
 static_assert(FLEXC_GRADIENT_BUFFER == static_cast<int>(GradientType::buffer));
 static_assert(FLEXC_MASK_TILES_BLOCK_MASK == static_cast<int>(TileSource::block_mask));
-static_assert(FLEXC_LAYOUT_PAGED == static_cast<int>(Layout::paged));
 static_assert(FLEXC_QUERY_START_END == static_cast<int>(QueryStart::end));
 static_assert(FLEXC_LOG_ERROR == static_cast<int>(LogLevel::error));
 static_assert(FLEXC_ERROR_SYNTAX == static_cast<int>(ErrorCode::syntax) + 1);
@@ -285,17 +284,16 @@ Result<Lengths> read_lengths(const flexc_lengths* given) {
         std::span<const std::int32_t>& into;
     };
     const Array arrays[] = {
-#define FLEXC_LENGTH_ARRAY(name) {#name, read->name, read->name##_count, lengths.name},
-#include "support/length_arrays.def"
-#undef FLEXC_LENGTH_ARRAY
+#define FLEXC_LENGTH_ARRAY(name, dims) {#name, read->name, read->name##_count, lengths.name},
+#include "common/lengths.def"
     };
     for (const Array& array : arrays) {
         if (array.numbers == nullptr && array.count != 0)
             return invalid(std::string(array.name) + " is NULL");
         array.into = {array.numbers, array.count};
     }
-    lengths.page_size = read->page_size;
-    lengths.pages = read->pages;
+#define FLEXC_LENGTH_SIZE(name) lengths.name = read->name;
+#include "common/lengths.def"
     lengths.query_start = *start;
     lengths.on_device = read->on_device != 0;
     return lengths;
@@ -306,9 +304,8 @@ Result<LengthTensors> read_length_tensors(const flexc_length_tensors* given) {
     if (!read) return read.error();
     LengthTensors tensors;
     TensorReader reader;
-#define FLEXC_LENGTH_ARRAY(name) reader.read(read->name, #name, tensors.name);
-#include "support/length_arrays.def"
-#undef FLEXC_LENGTH_ARRAY
+#define FLEXC_LENGTH_ARRAY(name, dims) reader.read(read->name, #name, tensors.name);
+#include "common/lengths.def"
     return reader.finish(tensors);
 }
 

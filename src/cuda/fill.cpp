@@ -19,7 +19,8 @@ Result<std::vector<SourceFile>> files_below(const std::filesystem::path& folder)
     std::filesystem::recursive_directory_iterator entry(folder, failure), end;
     for (; !failure && entry != end; entry.increment(failure)) {
         const std::string extension = entry->path().extension().string();
-        if (extension != ".cu" && extension != ".cuh" && extension != ".h") continue;
+        if (extension != ".cu" && extension != ".cuh" && extension != ".h" && extension != ".def")
+            continue;
         support::FileRead file = support::read_file(entry->path().string(), kMaxTemplateBytes);
         if (!file.problem.empty())
             return Error{ErrorCode::io, "cannot read the template " + entry->path().string() +

@@ -21,9 +21,8 @@ struct LengthArray {
     TensorView LengthTensors::* on_device;
 };
 inline constexpr std::array kLengthArrays = {
-#define FLEXC_LENGTH_ARRAY(name) LengthArray{#name, &Lengths::name, &LengthTensors::name},
-#include "support/length_arrays.def"
-#undef FLEXC_LENGTH_ARRAY
+#define FLEXC_LENGTH_ARRAY(name, dims) LengthArray{#name, &Lengths::name, &LengthTensors::name},
+#include "common/lengths.def"
 };
 
 // Checks the array's length; that it is not given; that its numbers are not negative and never

@@ -238,9 +238,8 @@ Result<LengthArrays> Sequences::arrays(Layout queries, Layout keys, const Sizes&
     // call without requests, which never reads it.
     const auto of = [](Numbers numbers) { return numbers.empty() ? nullptr : numbers.data(); };
     LengthArrays arrays{};
-#define FLEXC_LENGTH_ARRAY(name) arrays.name = of(lengths.name);
-#include "support/length_arrays.def"
-#undef FLEXC_LENGTH_ARRAY
+#define FLEXC_LENGTH_ARRAY(name, dims) arrays.name = of(lengths.name);
+#include "common/lengths.def"
     arrays.requests = static_cast<int>(sizes.batch);
     arrays.most_queries = static_cast<int>(sizes.q_len);
     arrays.most_keys = static_cast<int>(sizes.kv_len);

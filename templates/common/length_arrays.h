@@ -7,9 +7,8 @@
 
 struct LengthArrays {
     // As in flexc::Lengths; null if the layout has none, or the caller gave none.
-    const int *cu_seqlens_q, *cu_seqlens_k, *seqused_q, *seqused_k;
-    const int *page_table, *page_indptr, *page_indices, *last_page_len;
-    const int* query_starts;
+#define FLEXC_LENGTH_ARRAY(name, dims) const int* name;
+#include "common/lengths.def"
     int requests;
     int most_queries, most_keys; // of one request
     long long q_rows, kv_rows;   // of ragged tensors

@@ -8,6 +8,7 @@
 
 #include <doctest/doctest.h>
 
+#include "flexc/flexc_c.h"
 #include "keys/all.h"
 #include "runtime/keys/reader.h"
 #include "runtime/length_checks.h"
@@ -15,6 +16,13 @@
 
 using namespace flexc;
 using support::KeyAxis;
+
+TEST_CASE("layouts of keys have the same numbers in C") {
+    constexpr int kInC[] = {FLEXC_LAYOUT_DENSE, FLEXC_LAYOUT_RAGGED, FLEXC_LAYOUT_PAGED};
+    REQUIRE(std::size(kInC) == support::key_layouts().size());
+    for (std::size_t i = 0; i < std::size(kInC); ++i)
+        CHECK(kInC[i] == static_cast<int>(support::key_layouts()[i].layout));
+}
 
 TEST_CASE("each layout of keys has a row, a reader and, where keys are not in order, a class") {
     for (std::size_t i = 0; i < support::key_layouts().size(); ++i) {

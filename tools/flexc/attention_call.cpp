@@ -13,10 +13,10 @@
 namespace flexc::cli {
 
 Lengths RequestLengths::view() const {
-    Lengths lengths{.page_size = page_size, .pages = pages, .query_start = query_start};
-#define FLEXC_LENGTH_ARRAY(name) lengths.name = name;
-#include "support/length_arrays.def"
-#undef FLEXC_LENGTH_ARRAY
+    Lengths lengths{.query_start = query_start};
+#define FLEXC_LENGTH_ARRAY(name, dims) lengths.name = name;
+#define FLEXC_LENGTH_SIZE(name) lengths.name = name;
+#include "common/lengths.def"
     return lengths;
 }
 
@@ -222,9 +222,8 @@ void AttentionCall::copy_lengths() {
         view = length_arrays_.back().view;
     };
     const RequestLengths& lengths = shape_.lengths;
-#define FLEXC_LENGTH_ARRAY(name) copy(lengths.name, length_views_.name);
-#include "support/length_arrays.def"
-#undef FLEXC_LENGTH_ARRAY
+#define FLEXC_LENGTH_ARRAY(name, dims) copy(lengths.name, length_views_.name);
+#include "common/lengths.def"
 }
 
 void AttentionCall::plan() {

@@ -18,10 +18,10 @@ namespace flexc::cli {
 
 // The arrays to which a plan's Lengths points.
 struct RequestLengths {
-#define FLEXC_LENGTH_ARRAY(name) std::vector<std::int32_t> name;
-#include "support/length_arrays.def"
-#undef FLEXC_LENGTH_ARRAY
-    std::int64_t page_size = 0, pages = 0;
+#define FLEXC_LENGTH_ARRAY(name, dims) std::vector<std::int32_t> name;
+#include "common/lengths.def"
+#define FLEXC_LENGTH_SIZE(name) std::int64_t name = 0;
+#include "common/lengths.def"
     QueryStart query_start = QueryStart::automatic;
 
     Lengths view() const;

@@ -176,9 +176,8 @@ void check_inputs(const TensorFile& file, const Signature& signature, const Prob
         }
     }
     if (shape.query_layout != Layout::dense || shape.key_layout != Layout::dense) {
-#define FLEXC_LENGTH_ARRAY(name) wanted.insert(#name);
-#include "support/length_arrays.def"
-#undef FLEXC_LENGTH_ARRAY
+#define FLEXC_LENGTH_ARRAY(name, dims) wanted.insert(#name);
+#include "common/lengths.def"
     }
     auto sizes = size_names(shape);
     for (const auto& buffer : signature.buffers) {

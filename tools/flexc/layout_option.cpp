@@ -133,9 +133,8 @@ ProblemShape requests_shape(const TensorFile& file, const LayoutOption& option) 
     shape.query_layout = parse_layout(option.query_layout, "--query-layout", false);
     shape.key_layout = parse_layout(option.key_layout, "--key-layout", true);
     RequestLengths& lengths = shape.lengths;
-#define FLEXC_LENGTH_ARRAY(name) lengths.name = read_numbers(file, #name);
-#include "support/length_arrays.def"
-#undef FLEXC_LENGTH_ARRAY
+#define FLEXC_LENGTH_ARRAY(name, dims) lengths.name = read_numbers(file, #name);
+#include "common/lengths.def"
     lengths.query_start = parse_query_start(option.query_start);
 
     const bool ragged_q = shape.query_layout == Layout::ragged;

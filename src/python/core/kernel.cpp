@@ -233,10 +233,11 @@ bool read_lengths(PlanState& state, PyObject* dict, PyObject* options, Lengths& 
                   flexc_sizes& sizes) {
     std::int64_t start = 0;
     if (!lengths.read(dict, state.device, state.device_index) ||
-        !read_int64(options, "page_size", state.paging.page_size) ||
-        !read_int64(options, "pages", state.paging.pages) ||
         !read_int64(options, "query_start", start))
         return false;
+#define FLEXC_LENGTH_SIZE(name)                                                                    \
+    if (!read_int64(options, #name, state.paging.name)) return false;
+#include "common/lengths.def"
     state.paging.query_start = static_cast<std::int32_t>(start);
     const auto refuse = [](const char* message) {
         raise(FLEXC_ERROR_INVALID_OPTION, message);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <string_view>
 
 #include "error.h"
 
@@ -12,31 +13,18 @@ namespace {
 struct Array {
     const char* name;
     const char* dims; // as errors show them
-    std::int32_t rank;
     const std::int32_t* flexc_lengths::* numbers;
     std::size_t flexc_lengths::* count;
     const flexc_tensor* flexc_length_tensors::* tensor;
+
+    std::int32_t rank() const {
+        return 1 + static_cast<std::int32_t>(std::ranges::count(std::string_view(dims), ','));
+    }
 };
-constexpr Array kArrays[] = {
-    // in the order of Lengths::Name
-    {"cu_seqlens_q", "[B + 1]", 1, &flexc_lengths::cu_seqlens_q, &flexc_lengths::cu_seqlens_q_count,
-     &flexc_length_tensors::cu_seqlens_q},
-    {"cu_seqlens_k", "[B + 1]", 1, &flexc_lengths::cu_seqlens_k, &flexc_lengths::cu_seqlens_k_count,
-     &flexc_length_tensors::cu_seqlens_k},
-    {"seqused_q", "[B]", 1, &flexc_lengths::seqused_q, &flexc_lengths::seqused_q_count,
-     &flexc_length_tensors::seqused_q},
-    {"seqused_k", "[B]", 1, &flexc_lengths::seqused_k, &flexc_lengths::seqused_k_count,
-     &flexc_length_tensors::seqused_k},
-    {"page_table", "[B, MAX_PAGES]", 2, &flexc_lengths::page_table,
-     &flexc_lengths::page_table_count, &flexc_length_tensors::page_table},
-    {"page_indptr", "[B + 1]", 1, &flexc_lengths::page_indptr, &flexc_lengths::page_indptr_count,
-     &flexc_length_tensors::page_indptr},
-    {"page_indices", "[TOTAL_PAGES]", 1, &flexc_lengths::page_indices,
-     &flexc_lengths::page_indices_count, &flexc_length_tensors::page_indices},
-    {"last_page_len", "[B]", 1, &flexc_lengths::last_page_len, &flexc_lengths::last_page_len_count,
-     &flexc_length_tensors::last_page_len},
-    {"query_starts", "[B]", 1, &flexc_lengths::query_starts, &flexc_lengths::query_starts_count,
-     &flexc_length_tensors::query_starts},
+constexpr Array kArrays[] = { // in the order of Lengths::Name
+#define FLEXC_LENGTH_ARRAY(name, dims)                                                             \
+    {#name, dims, &flexc_lengths::name, &flexc_lengths::name##_count, &flexc_length_tensors::name},
+#include "common/lengths.def"
 };
 
 bool refuse(const std::string& message) {
@@ -125,10 +113,10 @@ bool Lengths::read_list(std::size_t which, PyObject* list) {
     const Array& array = kArrays[which];
     Numbers& numbers = arrays_[which];
     if (!tensors_.see_host(array.name)) return false;
-    numbers.tensor.rank = array.rank;
+    numbers.tensor.rank = array.rank();
     const Py_ssize_t rows = PySequence_Size(list);
     numbers.tensor.shape[0] = rows;
-    if (array.rank == 1) {
+    if (array.rank() == 1) {
         if (!append_numbers(array, list, numbers.own)) return false;
     } else {
         // Rows of a table may end early: what is behind is no page.
@@ -156,7 +144,7 @@ bool Lengths::read_array(std::size_t which, PyObject* given) {
     Numbers& numbers = arrays_[which];
     flexc_tensor& tensor = numbers.tensor;
     if (!tensors_.read(given, array.name, false, tensor)) return false;
-    if (tensor.rank != array.rank)
+    if (tensor.rank != array.rank())
         return refuse(std::string(array.name) + ": expected " + array.dims + ", got the shape " +
                       shape_of(tensor));
     numbers.count = 1;

@@ -12,7 +12,7 @@
 
 namespace flexc::python {
 
-// What a plan keeps of lengths besides their arrays: page_size, pages and query_start.
+// What a plan keeps of lengths besides their arrays: its sizes, and query_start.
 using Paging = flexc_lengths;
 
 // The arrays of one call: all in host memory, or all on a device. They live as long as this does.
@@ -46,15 +46,8 @@ class Lengths {
 
   private:
     enum Name : std::uint8_t {
-        cu_seqlens_q,
-        cu_seqlens_k,
-        seqused_q,
-        seqused_k,
-        page_table,
-        page_indptr,
-        page_indices,
-        last_page_len,
-        query_starts,
+#define FLEXC_LENGTH_ARRAY(name, dims) name,
+#include "common/lengths.def"
         count
     };
     struct Numbers {
