@@ -3,8 +3,8 @@
 //
 // Keys and values stay in shared memory; the block loops over tiles of queries and d_out of all
 // query heads of the group:
-//     P = exp(modified - lse)                dv += P' d_out
-//     dS = P * (d_out V' - delta) * mod'     dk += dS' Q       dq += dS K
+//     P = exp(mod(S) - lse)                            dv += P^T d_out
+//     dS = P * (d_out V^T - delta) * mod'(S)           dk += dS^T Q       dq += dS K
 // P and dS go through shared memory, because each product needs them in another layout of
 // registers.
 #include "mod.cuh"

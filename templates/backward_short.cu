@@ -1,7 +1,7 @@
 // Attention, backward, for many short sequences: a tile holds a whole sequence, and a block
 // computes dq, dk and dv of one sequence after another.
-//     P = exp(modified - lse)                dv = P' d_out
-//     dS = P * (d_out V' - delta) * mod'     dk = dS' Q       dq = dS K
+//     P = exp(mod(S) - lse)                            dv = P^T d_out
+//     dS = P * (d_out V^T - delta) * mod'(S)           dk = dS^T Q       dq = dS K
 // P and dS go through shared memory, because each product needs them in another layout of
 // registers.
 //

@@ -1,18 +1,19 @@
-// Attention, backward, for Hopper: a block computes dk and dv for kKeyTile keys of one head of
-// keys, or where the kernel is persistent for one such tile after another, and adds their share of
-// dq to its accumulator.
+// Attention, backward, for Hopper: a block computes dk and dv of kKeyTile keys of one KV head, or
+// if the kernel is persistent, of one such tile after another, and adds their share of dq to its
+// accumulator.
 //
-// Keys and values stay on chip; queries and d_out of every query head of the group pass by. One
-// thread loads them through TMA. Two warpgroups of 64 keys each multiply:
-//     S' = K Q'      P' = exp(modified' - lse)                dv += P' d_out
-//     W' = V d_out'  dS' = P' * (W' - delta) * mod'           dk += dS' Q      dq += dS K
-// Scores are transposed, so that P' and dS' are in registers what the products for dv and dk ask
-// of their left operand. dS alone goes through shared memory, for dq, which
-// warpgroups compute alternately, or both a part of; another thread adds it to memory. Gradients of
-// captured buffers are summed in registers where what they read is one number for a key or the
-// head, over a tile's keys where it is one for a query, over diagonals of dS where it depends on
-// the distance, over rows or columns of the 2-D key index where it depends on these, and one by one
-// otherwise.
+// Keys and values stay in shared memory; the block loops over tiles of queries and d_out of all
+// query heads of the group, which one thread loads through TMA. Two consumer warpgroups of 64 keys
+// each compute, with mod' the derivative of the score mod:
+//     S^T  = K Q^T      P^T  = exp(mod(S^T) - lse)                   dv += P^T d_out
+//     dP^T = V d_out^T  dS^T = P^T * (dP^T - delta) * mod'(S^T)      dk += dS^T Q      dq += dS K
+// Accumulators of transposed scores have the layout of a left operand in registers, as the products
+// for dv and dk need it. Only dS goes through shared memory, for dq; warpgroups compute dq
+// alternately, or each a part of it, and a producer thread adds it to memory.
+//
+// Gradients of captured buffers are summed by what the index of the read depends on: the head or
+// the key, in registers; the query, over a tile's keys; the distance q - kv, over diagonals of dS;
+// the row or column of a 2-D key index, over those. All others are added one by one.
 #include "mod.cuh"
 
 #include "sm80/row_references.cuh"
@@ -143,13 +144,13 @@ struct Consumer {
                                   d_fragments, query_sums, visible_bits};
         const StepOfQueries<kHalves, LookAhead> parts{
             of_scores, *this, dk, dv, dq, stage, tile, query_word, dq_accumulator, look_ahead};
-        // S' = K Q'
+        // S^T = K Q^T
         fence_wgmma();
         issue_scores<kLayout.keys, kLayout.queries, mod::kHeadDim, kKeyPanelColumns>(
             scores, rows + Shared::slot_words(key_tiles.slot()), query_word);
         commit_wgmma();
         MaskOrder::look_between(parts);
-        // W' = V d_out'
+        // dP^T = V d_out^T
         key_tiles.wait_for_values(shared, step);
         shared.d_out_full(stage).wait(parity);
         fence_wgmma();

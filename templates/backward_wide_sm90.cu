@@ -1,13 +1,13 @@
 // Attention, backward, for Hopper, of heads too wide for backward_sm90.cu: one block computes dk
-// and dv for 64 keys of one head of keys, and adds their share of dq to its accumulator.
+// and dv of 64 keys of one KV head, and adds their share of dq to its accumulator.
 //
-// Queries and d_out pass by as they do there. Two warpgroups have the same keys. Each has half of a
-// tile's queries where products sum over columns, and half of the columns where they sum over keys
-// or queries:
-//     S' = K Q'      P' = exp(modified' - lse)                dv += P' d_out
-//     W' = V d_out'  dS' = P' * (W' - delta) * mod'           dk += dS' Q      dq += dS K
-// so that P and dS go from one to the other through shared memory, which leaves no room for dq: its
-// parts are added to memory from registers.
+// The loop over tiles of queries and d_out is the same. Both consumer warpgroups have the same
+// keys. Each has half of a tile's queries in the products on the left, which sum over columns, and
+// half of the columns in the others, which sum over keys or queries:
+//     S^T  = K Q^T      P^T  = exp(mod(S^T) - lse)                   dv += P^T d_out
+//     dP^T = V d_out^T  dS^T = P^T * (dP^T - delta) * mod'(S^T)      dk += dS^T Q      dq += dS K
+// So warpgroups exchange P and dS through shared memory, which leaves no room for dq: it is added
+// to memory from registers.
 #include "mod.cuh"
 
 #include "sm80/row_references.cuh"

@@ -1,8 +1,8 @@
 // Attention, forward: each block computes kQueryTile rows of one head's output.
 //
-// FlashAttention-2's loop over tiles of keys and values: scores = scale * Q K', changed by the mod;
-// a running maximum and sum per row; output += exp(scores - maximum) V. Each warp owns whole rows,
-// so that only the four threads of a quad exchange values.
+// FlashAttention-2's loop over tiles of keys and values: scores = mod(scale * Q K^T); a
+// running maximum and sum per row; output += exp(scores - maximum) V. Each warp has whole rows, so
+// that only the four threads of a quad exchange values.
 #include "mod.cuh"
 
 #include "common/tile_walk.cuh"

@@ -1,12 +1,12 @@
-// Attention, forward, for Hopper: persistent blocks that compute one tile of
-// kQueryTile rows of one head after another.
+// Attention, forward, for Hopper: persistent, warp-specialized blocks, each of which computes tiles
+// of kQueryTile rows of one head, one after another.
 //
-// One thread loads queries, keys and values through TMA, from the last keys on or from those to
-// which most is added; where TMA cannot load keys, or is slow, other threads copy them. Two or
-// three warpgroups of 64 rows each multiply: scores = Q K' from shared memory, softmax in
-// registers, output += P V with P from registers, in the layout that the instruction asks for. The
-// output of one block of keys is computed under the softmax of the next, and warpgroups alternate,
-// so that one multiplies while another exponentiates.
+// One producer thread loads queries, keys and values through TMA: tiles of keys from the last to
+// the first, or starting where most is added to scores. Keys that TMA cannot load, or loads slowly,
+// are copied by other threads of the producer warpgroup. Two or three consumer warpgroups of 64
+// rows each compute S = Q K^T from shared memory, the softmax in registers, and O += P V with P
+// from registers. As in FlashAttention-3, PV of one tile of keys overlaps the softmax of the next,
+// and warpgroups take turns (ping-pong), so that one issues MMAs while another computes softmax.
 #include "mod.cuh"
 
 #include "common/place.cuh"

@@ -5,7 +5,7 @@
 
 namespace sm80 {
 
-// scores = Q K', for the warp's rows of the tile, from first_row on.
+// scores = Q K^T, for the warp's rows of the tile, from first_row on.
 __device__ inline void mma_qk(Scores& scores, QueryTile tile, int first_row, KeyTile keys) {
     const Tile<Operand, mod::kQueryTile, mod::kHeadDim> queries{tile.base};
 #pragma unroll

@@ -172,7 +172,7 @@ __device__ inline OperandA<E> load_a(Tile<E, kRows, kColumns> tile, int row, int
 }
 
 // Two right operands, for result columns n..n+7 and n+8..n+15, from a tile whose rows are the
-// result's columns (keys in Q K'): natural order.
+// result's columns (keys in Q K^T): natural order.
 template <typename E, int kRows, int kColumns>
 __device__ inline void load_b(OperandB<E> (&b)[2], Tile<E, kRows, kColumns> tile, int n, int k) {
     const int lane = lane_index();

@@ -1,7 +1,7 @@
 // Operands of matrix products from tiles of eight bits: elements are widened on their way from
 // shared memory to registers.
 //
-// Order of k in Q K': "in fours", as bytes lie in a word: slots 2t, 2t + 1, 2t + 8 and 2t + 9 hold
+// Order of k in Q K^T: "in fours", as bytes lie in a word: slots 2t, 2t + 1, 2t + 8 and 2t + 9 hold
 // k = 4t ... 4t + 3.
 #pragma once
 

@@ -1,5 +1,5 @@
-// Loops over the query heads that read a tile of keys, with the tiles of queries of each head that
-// see it.
+// Loops over the query heads that read a tile of keys, and the tiles of queries of each that see
+// it.
 #pragma once
 
 #include "common/place.cuh"

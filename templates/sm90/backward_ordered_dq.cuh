@@ -1,14 +1,14 @@
-// Adds dq's pieces in the order of the keys, for a backward with the same sums on every run.
+// Adds dq's pieces in the order of the keys, so that a backward has the same sums on every run.
 //
-// Each tile of queries of a head has a counter, zero before the launch: of the blocks that have
-// added their part. A block adds when all that have earlier keys have. These have lower numbers,
-// and blocks start in the order of their numbers, so that whoever is waited for is running or done:
-// nobody waits for ever.
+// Each tile of queries of a head has a counter, zero before the launch, of the blocks that have
+// added their part. A block waits until all blocks with earlier keys have added theirs. These have
+// lower numbers, and blocks start in the order of their numbers, so those that it waits for are
+// running or done, and there is no deadlock.
 //
-// Blocks visit tiles from the last to the first. Where a mask makes later keys end with later
-// queries, or begin with them, a block then comes to a tile no earlier than those with earlier keys
-// that started with it; the other way round, all would first wait for the first. So each waits for
-// about one hand-over, at its first tile, and follows from there on.
+// Blocks visit tiles of queries from the last to the first. Under masks by which later keys are
+// seen by later queries (causal, windows), a block then reaches a tile no earlier than the blocks
+// with earlier keys that started at the same tile: it waits about once, at its first tile, and
+// follows them from there. In the opposite order all blocks would first wait for the first one.
 #pragma once
 
 #include "common/dq_order.h"

@@ -1,7 +1,7 @@
-// Forms of the fused backward that need fewer and fewer registers. The host compiles a kernel again
-// with the next form if it spilled; where a form does not spill, the next one is slower. Most of
-// them compute again what a thread would keep from tile to tile: computed_again() and lane_again()
-// hide from the compiler that it is the same.
+// Forms of the fused backward, each with fewer registers than the one before, and slower. The host
+// compiles a kernel with the next form if it spilled. Most forms compute values again that a thread
+// would otherwise keep from tile to tile: computed_again() and lane_again() hide from the compiler
+// that these are the same.
 #pragma once
 
 #include "common/mask.cuh"

@@ -1,4 +1,4 @@
-// What the warps of the producer warpgroup do, each for as long as the block is there.
+// What each warp of the producer warpgroup does until the block ends.
 #pragma once
 
 #include "sm90/backward_dq_sink.cuh"

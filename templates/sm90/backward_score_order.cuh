@@ -1,5 +1,5 @@
 // Orders in which a warpgroup computes P and dS of a tile of queries: after which of its products,
-// and while which others run.
+// and overlapped with which others.
 #pragma once
 
 #include "common/select.h"

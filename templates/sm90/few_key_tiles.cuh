@@ -112,7 +112,7 @@ __device__ inline void meet_few_copies() {
     __syncthreads();
 }
 
-// scores = Q K'.
+// scores = Q K^T.
 __device__ inline void multiply_few_keys(sm80::Scores (&of_warps)[kFewWarps], FewQueries queries,
                                          FewKeyTile keys) {
     auto& scores = reinterpret_cast<float(&)[kFewKeys / 2]>(of_warps);

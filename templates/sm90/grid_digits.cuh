@@ -1,9 +1,11 @@
-// The form of an element tells elements of one distance q - kv apart for reads by differences of
-// digits: a digit's difference is that digit of the distance, but for what kv's digits borrow from
-// the next ones. A place borrows where q has less than kv below it.
+// Forms of elements, for reads indexed by differences of q's and kv's digits. The difference of two
+// digits is that digit of the distance q - kv, but differs by one where the lower digits of kv
+// borrow from it, because those of q are less. So elements of one distance may read different
+// entries. Their form says which: a bit for each place that borrows.
 //
-// The parity of the digits' difference says the same. It follows from a number of q and one of kv,
-// which change only where digits begin. So it names the form where digits begin anywhere.
+// Given the distance, the parity of the digits' difference says the same. It is the sum of a number
+// of q and one of kv, which change only where digits begin. So it is the form where digits may
+// begin at any position.
 #pragma once
 
 #include "sm90/backward_layout.h"
