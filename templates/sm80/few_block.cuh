@@ -88,7 +88,8 @@ __device__ inline void store_rows(const FewBlock& block, int results, RowOf row_
     const float to_log2 = (scales_early(block.attention) ? 1 : block.attention.scale) * kLog2E;
     const int count = min(kMostRows, block.row_count - again.first_row);
     for (int own = warp_index(); own < count; own += kBlockWarps) {
-        const WholeRow whole(results, to_log2, [&](int i) { return RowOfWarp(row_of(own, i)); });
+        WholeRow whole;
+        whole.add<kBlockWarps>(results, to_log2, [&](int i) { return RowOfWarp(row_of(own, i)); });
         const int row = again.first_row + own;
         if (block.at.count == 1) {
             store_whole_row(block.attention, block.arguments, block.length,

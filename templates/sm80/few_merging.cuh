@@ -6,11 +6,11 @@
 namespace sm80 {
 
 // A block computes the results of some rows of a request with few queries, if that has several
-// parts, and clears rows that the request does not use. Each of its warps joins a row or, if there
-// are many parts, some parts of the same row. Blocks with nothing to do end at once, and make room
-// while parts are still computed; the first one waits in any case, as what follows this kernel
-// needs its results.
-extern "C" __global__ void __launch_bounds__(32 * kMergingWarps)
+// parts, and clears rows that the request does not use. A row is joined by one of its warps or, if
+// it has many parts, by several, each of which joins some parts. Blocks with nothing to do end at
+// once, and make room while parts are still computed; the first one waits in any case, as what
+// follows this kernel needs its results.
+extern "C" __global__ void __launch_bounds__(32 * kMergingWarps, 2)
     flexc_merge_parts(const __grid_constant__ KernelArguments attention,
                       const __grid_constant__ mod::Arguments arguments) {
     const int group = attention.heads / attention.kv_heads;
@@ -28,46 +28,44 @@ extern "C" __global__ void __launch_bounds__(32 * kMergingWarps)
     const SequenceLength length(attention, b);
     const int first_part = length.sequence().first_part;
     const int count = attention.sequences.of(b + 1).first_part - first_part;
-    constexpr int kMostOfWarp = 16; // parts of a row, of which eight are loaded at once
-    const bool is_of_warp = count <= kMostOfWarp;
     const long long rows = static_cast<long long>(length.query_rows()) * group;
-    const long long first_row = is_of_warp ? block * kMergingWarps : block;
-    const bool has_work = has_few_rows(length.sequence(), group) && first_row < rows &&
+    const bool has_work = has_few_rows(length.sequence(), group) && block < rows &&
                           (count > 1 || length.queries() < length.query_rows());
     if (!has_work && blockIdx.x > 0) return;
     wait_for_kernel_ahead();
     if (!has_work) return;
     const PartialResults parts(attention);
     const float to_log2 = (scales_early(attention) ? 1 : attention.scale) * kLog2E;
-    const int warp = warp_index(), first = count * warp / kMergingWarps,
-              own = count * (warp + 1) / kMergingWarps - first;
+    const int warps = warps_of_row(count), warp = warp_index();
+    const int of_block = warp / warps, of_row = warp - of_block * warps; // row, then warp
+    const int first = first_part + count * of_row / warps,
+              own = first_part + count * (of_row + 1) / warps - first;
+    const auto of_warp = [&](int warp) {
+        return RowOfWarp(shared_address(shared_memory) + warp * Staging::kPitch);
+    };
 
-    for (long long row = is_of_warp ? first_row + warp : first_row; row < rows;
-         row += is_of_warp ? blocks * kMergingWarps : blocks) {
+    // A block's rows are those of all blocks in turn, so that a few rows have blocks of their own.
+#pragma unroll 1
+    for (long long row = block + of_block * blocks; row - of_block * blocks < rows;
+         row += static_cast<long long>(kMergingWarps / warps) * blocks) {
         const PackedRow packed(static_cast<int>(row), h_kv, group);
-        if (packed.query >= length.queries()) {
-            if (is_of_warp || warp == 0) clear_row(attention, length, packed);
-            continue;
+        const bool is_used = row < rows && packed.query < length.queries();
+        if (row < rows && !is_used && of_row == 0) clear_row(attention, length, packed);
+        const bool is_joined = is_used && count > 1;
+        WholeRow whole;
+        if (is_joined)
+            whole.add<kPartsAtOnce>(own, to_log2, [&](int i) {
+                return RowOfPart{parts, first + i, h_kv, static_cast<int>(row)};
+            });
+        if (warps > 1) {
+            of_warp(warp).store(whole);
+            __syncthreads();
+            whole = {};
+            if (is_joined && of_row == 0)
+                whole.add<kMergingWarps>(warps, to_log2, [&](int i) { return of_warp(warp + i); });
+            __syncthreads(); // the results make room for those of the next rows
         }
-        if (count < 2) continue;
-        if (is_of_warp) {
-            store_whole_row(
-                attention, arguments, length, packed, WholeRow(count, to_log2, [&](int i) {
-                    return RowOfPart{parts, first_part + i, h_kv, static_cast<int>(row)};
-                }));
-            continue;
-        }
-        const auto of_warp = [&](int warp) {
-            return RowOfWarp(shared_address(shared_memory) + warp * Staging::kPitch);
-        };
-        of_warp(warp).store(WholeRow(own, to_log2, [&](int i) {
-            return RowOfPart{parts, first_part + first + i, h_kv, static_cast<int>(row)};
-        }));
-        __syncthreads();
-        if (warp == 0)
-            store_whole_row(attention, arguments, length, packed,
-                            WholeRow(kMergingWarps, to_log2, of_warp));
-        __syncthreads(); // the results make room for those of the next row
+        if (is_joined && of_row == 0) store_whole_row(attention, arguments, length, packed, whole);
     }
 }
 

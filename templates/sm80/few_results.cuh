@@ -39,20 +39,21 @@ __device__ inline float finish_row(const AttentionArguments& attention,
 // i holds columns i, i + 32, i + 64, ...
 struct WholeRow {
     static constexpr int kColumns = (mod::kHeadDimV + 31) / 32;
-    float maximum, sum = 0, output[kColumns] = {};
+    float maximum = negative_infinity(), sum = 0, output[kColumns] = {};
 
-    // part(i) returns {maximum, sum, output(column)} of the i-th part. If the maximum is -inf, the
-    // output is not used.
-    template <typename Part> __device__ WholeRow(int count, float to_log2, Part part) {
-        maximum = negative_infinity();
-        constexpr int kAtOnce = 8; // whose loads are under way at once
+    // Adds `count` parts, kAtOnce of which are loaded together. part(i) returns {maximum, sum,
+    // output(column)} of the i-th part. If the maximum is -inf, the output is not used.
+    template <int kAtOnce, typename Part> __device__ void add(int count, float to_log2, Part part) {
+#pragma unroll 1
         for (int first = 0; first < count; first += kAtOnce) {
             float of_part[kAtOnce], of_sum[kAtOnce], of_output[kAtOnce][kColumns];
             const float before = maximum;
 #pragma unroll
             for (int i = 0; i < kAtOnce; ++i) {
-                const auto from = part(min(first + i, count - 1));
-                of_part[i] = first + i < count ? from.maximum() : negative_infinity();
+                of_part[i] = negative_infinity();
+                if (first + i >= count) continue;
+                const auto from = part(first + i);
+                of_part[i] = from.maximum();
                 of_sum[i] = from.sum();
 #pragma unroll
                 for (int column = 0; column < kColumns; ++column)

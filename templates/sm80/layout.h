@@ -99,7 +99,20 @@ FLEXC_SHARED constexpr int few_bytes(const TileSizes& sizes, int query_tiles) {
 }
 // Sizes of flexc_merge_parts, whose shared memory has a row for each warp. Each head of keys of a
 // request has blocks for its rows; blocks beside are divided among heads, for rows with many parts.
-constexpr int kMergingWarps = 8, kMergingBlocksBeside = 512;
+// There are fewer where the host knows the parts, but a few rows are spread over as many as start
+// at once.
+constexpr int kMergingWarps = 8, kMergingBlocksBeside = 512, kMergingBlocksAtOnce = 264;
+constexpr int kPartsAtOnce = 8; // of a row, whose loads a warp has under way at once
+// Returns how many warps of a block join a row of so many parts: a power of two. It depends on
+// nothing else, so that a row has the same bits in every batch. One warp loads twice before two
+// wait for each other.
+FLEXC_SHARED constexpr int warps_of_row(int parts) {
+    if (parts <= 2 * kPartsAtOnce) return 1;
+    int warps = 4;
+    while (warps < kMergingWarps && parts > warps * kPartsAtOnce)
+        warps *= 2;
+    return warps;
+}
 FLEXC_SHARED constexpr int merging_bytes(int head_dim_v) {
     return kMergingWarps * tile_row_bytes(head_dim_v, 4);
 }
