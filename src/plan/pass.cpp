@@ -21,14 +21,17 @@ std::int64_t value_of(const Length& length, const CallLengths& call) {
     case Length::Of::few_rows:
         value = ::few_rows(call.queries, static_cast<int>(call.heads / call.kv_heads));
         break;
+    case Length::Of::few_parts: value = call.few.parts; break;
+    case Length::Of::merging_blocks: value = call.few.merging_blocks; break;
     }
     value += length.plus;
     return (value + length.step - 1) / length.step * (length.step / length.per);
 }
 
 std::string text_of(const Length& length) {
-    constexpr std::string_view kNames[] = {"B",  "H",       "H_KV",    "Q",
-                                           "KV", "TOTAL_Q", "TOTAL_K", "FEW_ROWS"};
+    constexpr std::string_view kNames[] = {
+        "B",       "H",       "H_KV",     "Q",         "KV",
+        "TOTAL_Q", "TOTAL_K", "FEW_ROWS", "FEW_PARTS", "MERGING_BLOCKS"};
     std::string text(kNames[static_cast<std::size_t>(length.of)]);
     if (length.plus != 0) text = formatted("({} + {})", text, length.plus);
     if (length.step == 1) return text;

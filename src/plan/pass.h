@@ -13,6 +13,7 @@
 #include "common/arguments.h"
 #include "passes/gradient_order.h"
 #include "plan/dense_biases.h"
+#include "plan/few_work.h"
 #include "plan/kernel.h"
 #include "plan/small_buffers.h"
 
@@ -22,7 +23,8 @@ namespace flexc::plan {
 // own, queries and keys are the maxima over all requests, and all_queries and all_keys the rows of
 // ragged tensors.
 struct Length {
-    // few_rows: rows of requests with few queries, see sequences.h.
+    // few_rows: rows of requests with few queries, see sequences.h. few_parts and merging_blocks:
+    // FewWork, for launches of a call whose lengths the host knows.
     enum class Of : std::uint8_t {
         batch,
         heads,
@@ -31,7 +33,9 @@ struct Length {
         keys,
         all_queries,
         all_keys,
-        few_rows
+        few_rows,
+        few_parts,
+        merging_blocks
     };
     Of of;
     int plus = 0; // what is added, before
@@ -44,6 +48,7 @@ constexpr Length tiles_of(Length::Of of, int tile) { return {of, 0, tile, tile};
 struct CallLengths {
     std::int64_t batch = 1, heads = 1, kv_heads = 1, queries = 1, keys = 1;
     std::int64_t all_queries = 0, all_keys = 0;
+    FewWork few = {};
 };
 
 // A sum of products of lengths. Sums that overflow saturate.
@@ -119,6 +124,7 @@ struct Launch {
     std::size_t kernel = 0; // of PassPlan::kernels, in whose module the function is
     std::string_view entry;
     Extent blocks;
+    Extent known_blocks = {}; // no more than these are needed, where the host knows the lengths
     int threads = 0, threads_y = 1;
     int shared_bytes = 0;
     Extent used_shared_bytes = {}; // where a call may need less
@@ -128,7 +134,7 @@ struct Launch {
     Maps tensor_maps = Maps::none;
     bool starts_early = false; // programmatic dependent launch
     bool by_heads = false;     // as often as PassPlan::heads_at_once says
-    bool of_many_rows = false; // not where no request has more than kMostFewRows
+    bool of_many_rows = false; // not where all requests have few queries
     std::vector<Region> reads = {}, writes = {};
 };
 // One launch for each exactly summed gradient, which rounds its sums and adds them to the gradient.

@@ -105,6 +105,8 @@ std::string text_of(const Step& step, const PassPlan& pass) {
         formatted("{}: {} blocks of {}", launch.entry, text_of(launch.blocks), launch.threads);
     if (launch.threads_y > 1) text += formatted(" x {}", launch.threads_y);
     text += " threads";
+    if (!launch.known_blocks.terms.empty())
+        text += formatted(", of known lengths at most {} blocks", text_of(launch.known_blocks));
     if (launch.is_persistent)
         text +=
             formatted(", at most {} for each multiprocessor",

@@ -282,6 +282,7 @@ void start(const PlanState& plan, BoundCall& call) {
     if (plan.sequences == nullptr) return;
     call.sequences = plan.sequences->get();
     call.sequence_arguments = call.sequences->view();
+    call.few_work = plan.sequences->known_work(*call.sequences);
     if (plan.sequences->memory != nullptr)
         call.attention.sequences = plan.sequences->device_view(plan.sizes, *call.sequences);
 }
@@ -808,6 +809,7 @@ Result<LengthArrays> bind_length_arrays(const KernelState& kernel, const PlanSta
     arrays->q_rows = plan.q_rows;
     arrays->kv_rows = plan.kv_rows;
     arrays->batch_invariant = kernel.options.batch_invariant;
+    plan.sequences->let_device_write();
     const auto known = plan.sequences->get();
     if (known->is_on_device) return arrays;
     if (auto checked = check_most_terms(kernel, plan); !checked) return checked.error();
@@ -821,6 +823,7 @@ Result<LengthArrays> bind_length_arrays(const KernelState& kernel, const PlanSta
 Call BoundCall::view(Workspace workspace, Stream stream) const {
     return {.attention = attention,
             .sequences = sequences != nullptr ? &sequence_arguments : nullptr,
+            .few_work = few_work,
             .words = std::span(words).first(word_count),
             .gradients = gradients,
             .rounded_gradients = rounded_gradients,

@@ -44,6 +44,7 @@ struct BoundCall {
     CpuThreads cpu_threads;
     PassVariants variants;
     std::shared_ptr<const Sequences> sequences; // null: dense
+    const plan::FewWork* few_work = nullptr;    // of these
     SequenceArguments sequence_arguments{};
 
     // The call's spans point into this object.

@@ -437,6 +437,9 @@ class CudaExecutable final : public Executable {
         Words words(given.words);
         Call call = given;
         call.words = words.all();
+        // A graph stays right for other lengths than those of today.
+        if (call.few_work != nullptr && cuda::stream_state(call.stream.handle).is_capturing)
+            call.few_work = nullptr;
         if (const std::string why = why_not(pass.plan, call); !why.empty())
             return Error{ErrorCode::invalid_option,
                          formatted("this call is not what its plan was made for: {}; give plan() "
@@ -536,13 +539,19 @@ class CudaExecutable final : public Executable {
                        int launches) const {
         const AttentionArguments& attention = walk.attention();
         if (attention.batch == 0) return {}; // there are no requests
+        const plan::FewWork* few_work = walk.call.few_work;
         if (launch.of_many_rows &&
-            attention.q_len <= kMostFewRows / (attention.heads / attention.kv_heads))
+            (attention.q_len <= kMostFewRows / (attention.heads / attention.kv_heads) ||
+             (few_work != nullptr && !few_work->has_others)))
             return {};
         const plan::KernelConfig& config = walk.pass.plan.kernels[launch.kernel];
-        const plan::CallLengths lengths = lengths_of(attention);
+        plan::CallLengths lengths = lengths_of(attention);
         std::int64_t blocks = launch.blocks.of(lengths) / launches;
-        if (blocks == 0) return {}; // no request has queries
+        if (few_work != nullptr && !launch.known_blocks.terms.empty()) {
+            lengths.few = *few_work;
+            blocks = std::min(blocks, launch.known_blocks.of(lengths));
+        }
+        if (blocks == 0) return {}; // no request has queries for it, or needs it
         if (blocks > INT32_MAX)
             return Error{ErrorCode::limit,
                          formatted("{} needs {} blocks; a launch can have {}: split the batch",

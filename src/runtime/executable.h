@@ -13,6 +13,7 @@
 #include "common/sequences.h"
 #include "flexc/kernel.h"
 #include "flexc/result.h"
+#include "plan/few_work.h"
 
 namespace flexc::runtime {
 
@@ -28,7 +29,8 @@ struct Call {
     // Null for dense tensors. Otherwise the lengths in `attention` are the maxima over all
     // requests.
     const SequenceArguments* sequences = nullptr;
-    std::span<const std::uint64_t> words; // in argument_slots order
+    const plan::FewWork* few_work = nullptr; // null: the host does not know the lengths
+    std::span<const std::uint64_t> words;    // in argument_slots order
     // Backward: one f32, contiguous view per buffer of the program; empty if it has no gradient.
     std::span<const TensorView> gradients;
     // Outputs for gradients that are returned in another type, contiguous; empty for the others.

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -14,6 +15,7 @@
 #include "common/sequences.h"
 #include "flexc/kernel.h"
 #include "flexc/result.h"
+#include "plan/few_work.h"
 #include "runtime/keys/reader.h"
 #include "runtime/length_checks.h"
 
@@ -48,7 +50,7 @@ class Sequences {
     Result<void> check_same(const LengthTensors& tensors) const;
 
     // Divides the keys of requests with few queries into parts for a GPU: over all requests
-    // together, or if batch_invariant for each request by itself.
+    // together, or if batch_invariant for each request by itself. Sets few_work().
     void divide_keys(const Sizes& sizes, bool batch_invariant);
     // Returns the key table; `numbers` is where its reader finds KeyTable::numbers.
     KeyTable key_table(const int* numbers) const;
@@ -65,6 +67,7 @@ class Sequences {
         return reader_->most_numbers(sizes, key_extents);
     }
     bool is_on_device = false; // only the device knows the lengths
+    const plan::FewWork& few_work() const { return few_work_; }
 
   private:
     Result<void> set_extents(Layout keys, const Sizes& sizes, const Lengths& lengths);
@@ -73,6 +76,7 @@ class Sequences {
     Lengths beside_; // the values other than arrays; query_start is never automatic
     std::vector<int> numbers_;
     Sequence end_{}; // end of the list; its first_part is the number of parts
+    plan::FewWork few_work_;
     std::array<std::vector<std::int32_t>, kLengthArrays.size()> given_; // copies for check_same()
 };
 
@@ -96,7 +100,16 @@ class SequenceState {
         sequences_.swap(sequences);
     }
 
+    // Says that the device writes records from here on: a graph may do so again at any time,
+    // whatever the host sets.
+    void let_device_write() { device_writes_ = true; }
+    // Returns the work of these lengths if launches will find their records in `memory`, else null.
+    const plan::FewWork* known_work(const Sequences& sequences) const {
+        return device_writes_ || sequences.is_on_device ? nullptr : &sequences.few_work();
+    }
+
   private:
+    std::atomic<bool> device_writes_ = false;
     mutable std::mutex mutex_;
     std::shared_ptr<const Sequences> sequences_;
 };

@@ -161,8 +161,10 @@ TEST_SUITE_END();
 
 // With products of zero, the exponent of lse is how many keys a row sees.
 // on_device: lengths lie in the device's memory, and the graph reads them. hides_tiles: a block
-// mask says which tiles are visited, and every launch of the graph builds it.
-template <int kMostQueries> static void check_growing_requests(bool on_device, bool hides_tiles) {
+// mask says which tiles are visited, and every launch of the graph builds it. captures_empty: no
+// request has queries when the graph is made, else all are as long as they may be.
+template <int kMostQueries>
+static void check_growing_requests(bool on_device, bool hides_tiles, bool captures_empty = false) {
     constexpr int kRequests = 5, kPageSize = 16, kMostPages = 40;
     constexpr std::int64_t kRows = kRequests * kMostQueries, kHeads = 4, kPages = 300;
     constexpr std::int64_t kMostKeys = kMostPages * kPageSize;
@@ -253,6 +255,11 @@ template <int kMostQueries> static void check_growing_requests(bool on_device, b
         REQUIRE(of_table.upload(table.data(), table.size() * 4));
     };
     step({}); // once outside, so that all is loaded
+    if (captures_empty) {
+        std::ranges::fill(cu, 0);
+        std::ranges::fill(queries, 0);
+        change();
+    }
     const Graph graph(step);
     for (int replay = 0; replay < 50; ++replay) {
         CAPTURE(replay);
@@ -283,6 +290,8 @@ template <int kMostQueries> static void check_growing_requests(bool on_device, b
 
 TEST_CASE("a graph follows requests that grow, shrink and end" * doctest::skip()) {
     check_growing_requests<3>(false, false);
+    check_growing_requests<3>(false, false, true);
+    check_growing_requests<50>(false, false, true);
 }
 
 TEST_CASE("a graph reads lengths of requests in the device's memory" * doctest::skip()) {

@@ -17,6 +17,7 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include "common/sequences.h"
 #include "flexc/flexc.h"
 #include "runtime/state.h"
 #include "support/text.h"
@@ -565,6 +566,89 @@ TEST_CASE("updates from the host's memory wait for the device after several that
     }
     unsetenv("FLEXC_RECORDED_BUSY");
     CHECK((updates > 2 && updates < most));
+}
+
+TEST_CASE("launches for few queries have the blocks of known parts, and in a graph the most") {
+    REQUIRE_MESSAGE(std::getenv("FLEXC_LIBCUDA") != nullptr, "run it by ctest");
+    CompileOptions options = options_of({"", 90, DType::bf16, 64}, {"", "score"});
+    options.query_layout = Layout::ragged;
+    options.key_layout = Layout::paged;
+    options.backward = false;
+    const auto kernel = compile("score", options);
+    REQUIRE_MESSAGE(kernel, kernel.error().message);
+    constexpr std::int64_t kRequests = 3, kHeads = 8, kKvHeads = 2, kMostQueries = 40,
+                           kMostKeys = 40'000, kWidth = kMostKeys / 16;
+    const Sizes n{.batch = kRequests,
+                  .heads = kHeads,
+                  .kv_heads = kKvHeads,
+                  .q_len = kMostQueries,
+                  .kv_len = kMostKeys};
+    const std::vector<std::int32_t> table(kRequests * kWidth, 5);
+    using Numbers = std::vector<std::int32_t>;
+    const auto lengths_of = [&](const Numbers& cu_q, const Numbers& used) {
+        Lengths lengths{.page_size = 16, .pages = 10};
+        lengths.cu_seqlens_q = cu_q;
+        lengths.seqused_k = used;
+        lengths.page_table = table;
+        return lengths;
+    };
+    const Numbers ones = {0, 1, 2, 3}, some = {0, 1, 41, 42}, none = {0, 0, 0, 0};
+    const Numbers few = {200, 0, 16}, many = {40'000, 10, 300};
+    const auto plan = kernel->plan(n, {}, {}, {.lengths = lengths_of(ones, few)});
+    REQUIRE_MESSAGE(plan, plan.error().message);
+    Addresses addresses;
+    const auto rows = [&] { return tensor(addresses, DType::bf16, {120, kHeads, 64}); };
+    const auto pages = [&] { return tensor(addresses, DType::bf16, {10, 16, kKvHeads, 64}); };
+    const ForwardTensors forward{.q = rows(), .k = pages(), .v = pages(), .o = rows()};
+    const Workspace workspace = {addresses.next(), plan->workspace_bytes()};
+    struct Blocks {
+        int few, merge, many; // 0: there is no such launch
+        bool operator==(const Blocks&) const = default;
+    };
+    const auto launched = [&] {
+        (void)take_recorded();
+        REQUIRE(kernel->forward(*plan, forward, {}, workspace));
+        const std::string text = take_recorded();
+        const auto blocks = [&](const std::string& name) {
+            const std::size_t at = text.find(name + " of ");
+            if (at == std::string::npos) return 0;
+            return std::atoi(text.c_str() + text.find(" grid ", at) + 6);
+        };
+        return Blocks{blocks("flexc_forward_few"), blocks("flexc_merge_parts"),
+                      blocks("flexc_forward_sm90")};
+    };
+    const auto update = [&](const Numbers& cu_q, const Numbers& used) {
+        REQUIRE(kernel->update(*plan, lengths_of(cu_q, used)));
+    };
+    constexpr int kMostParts = kPartBlocks + kRequests * kKvHeads;
+    // A request with one part has nothing to merge.
+    CHECK(launched() == Blocks{kRequests * kKvHeads, 0, 0});
+    // One has several parts of four rows, each of which gets a block of its own.
+    update(ones, many);
+    const Blocks of_many = launched();
+    CHECK((of_many.few > 2 * kRequests * kKvHeads && of_many.few < kMostParts));
+    CHECK(of_many.merge == kRequests * kKvHeads * 4);
+    CHECK(of_many.many == 0);
+    // Another has more queries than few.
+    update(some, many);
+    CHECK(launched().many > 0);
+    update(none, many);
+    CHECK(launched() == Blocks{0, 0, 0});
+    // Whoever launches a graph may have changed the lengths.
+    ::setenv("FLEXC_RECORDED_CAPTURES", "1", 1);
+    const Blocks captured = launched();
+    ::unsetenv("FLEXC_RECORDED_CAPTURES");
+    CHECK(captured.few == kMostParts);
+    CHECK((captured.merge > of_many.merge && captured.many > 0));
+    // So may one that updates the plan from the device's memory, after the host has.
+    LengthTensors tensors;
+    tensors.cu_seqlens_q = tensor(addresses, DType::i32, {kRequests + 1});
+    tensors.seqused_k = tensor(addresses, DType::i32, {kRequests});
+    tensors.page_table = tensor(addresses, DType::i32, {kRequests * kWidth});
+    REQUIRE(kernel->update(*plan, tensors));
+    CHECK(launched() == captured);
+    update(ones, few);
+    CHECK(launched() == captured);
 }
 
 TEST_CASE("plans are what the record says") {

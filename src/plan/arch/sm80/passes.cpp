@@ -131,6 +131,7 @@ void add_few_queries(const Program& program, PassPlan& pass) {
     const ::sm80::TileSizes sizes = few_queries_sizes(pass.kernels[kernel], request);
     const int rows = sizes.query_tile * ::sm80::most_few_tiles(sizes);
     Launch few = launch(kernel, pass.kernels[kernel], parts(1, {tiles_of(Of::few_rows, rows)}));
+    few.known_blocks = {{{1, {{Of::few_parts}, {Of::kv_heads}, tiles_of(Of::few_rows, rows)}}}};
     few.threads_y = ::sm80::few_warps(sizes);
     const int of_tile = ::sm80::few_bytes(sizes, 1) - ::sm80::few_bytes(sizes, 0);
     if (!is_of_warpgroups(pass.kernels[kernel]))
@@ -144,6 +145,7 @@ void add_few_queries(const Program& program, PassPlan& pass) {
                {{{1, {{Of::batch}, {Of::kv_heads}, tiles_of(Of::few_rows, ::sm80::kMergingWarps)}},
                  {::sm80::kMergingBlocksBeside, {}}}});
     merge.entry = "flexc_merge_parts";
+    merge.known_blocks = {{{1, {{Of::batch}, {Of::kv_heads}, {Of::merging_blocks}}}}};
     merge.threads = 32;
     merge.threads_y = ::sm80::kMergingWarps;
     merge.shared_bytes = ::sm80::merging_bytes(program.options().head_dim_v);
