@@ -94,7 +94,7 @@ template <typename Run>
 Result<void> call_together(const DistributedPlanState& plan, const char* kind, bool& has_agreed,
                            const Result<void>& own, Stream stream, Run run) {
     Communicator& communicator = *plan.communicator;
-    const distributed::AgreedPart parts[] = {{"a call", kind}};
+    const distributed::AgreedPart parts[] = {{"a call", kind}, {"a plan", plan.agreed}};
     auto agreement = distributed::Agreement::start(communicator, own, parts);
     const bool is_ahead = has_agreed && communicator.runs_ahead();
     const auto agree = [&] {
@@ -107,7 +107,7 @@ Result<void> call_together(const DistributedPlanState& plan, const char* kind, b
     if (!own || !is_ahead)
         if (auto agreed = agree(); !agreed) return agreed;
     if (auto done = plan.work->begin(stream); !done) return done;
-    auto done = run();
+    auto done = guarded([&] { return run(); });
     if (is_ahead)
         if (auto agreed = agree(); !agreed) done = agreed;
     if (done) done = plan.work->finish(communicator);

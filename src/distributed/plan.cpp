@@ -5,6 +5,7 @@
 #include <tuple>
 #include <utility>
 
+#include "cache/digest.h"
 #include "distributed/agreement.h"
 #include "distributed/exchange_choice.h"
 #include "distributed/launches.h"
@@ -329,6 +330,10 @@ Result<DistributedPlan> DistributedKernel::plan(const DistributedSizes& sizes,
         const auto parts = own ? planner.agreed() : std::vector<AgreedPart>{};
         if (auto agreed = distributed::agree(*plan->communicator, own, parts); !agreed)
             return agreed.error();
+        std::string all;
+        for (const AgreedPart& part : parts)
+            all += formatted("{}: {}\n", part.name, part.text);
+        plan->agreed = cache::digest_of(all).hex();
         return DistributedPlan(std::move(plan));
     });
 }

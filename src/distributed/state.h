@@ -114,6 +114,7 @@ struct DistributedPlanState {
     std::int64_t most_queries = 0; // of a launch
     Traffic traffic;
     std::string explanation;
+    std::string agreed; // names what the ranks have found equal
     std::unique_ptr<AgreedCalls> calls = std::make_unique<AgreedCalls>();
 
     const Kernel& launch_kernel() const { return piece_kernel ? *piece_kernel : kernel->kernel; }

@@ -7,9 +7,11 @@
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <span>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "cpu_options.h"
@@ -72,6 +74,47 @@ void check_all(const std::vector<std::string>& errors, const std::string& expect
     for (const std::string& error : errors)
         CHECK(error == expected);
 }
+
+// Of one rank, for 2 heads on 1 and 8 columns.
+class CausalTensors {
+  public:
+    explicit CausalTensors(std::int64_t rows) : rows_(rows) {}
+    ForwardTensors views() { return {of(q_, 2), of(k_, 1), of(v_, 1), of(o_, 2), {}}; }
+
+  private:
+    TensorView of(std::vector<float>& data, std::int64_t heads) const {
+        data.resize(static_cast<std::size_t>(heads * rows_ * 8));
+        return TensorView::contiguous(data.data(), DType::f32, {1, heads, rows_, 8});
+    }
+    std::int64_t rows_;
+    std::vector<float> q_, k_, v_, o_;
+};
+
+// Ranks of it compare while they work, as those of NCCL do.
+class Ahead final : public Communicator {
+  public:
+    explicit Ahead(std::shared_ptr<Communicator> inner)
+        : inner_(std::move(inner)), rank_(inner_->rank()), ranks_(inner_->ranks()) {}
+    int rank() const override { return rank_; }
+    int ranks() const override { return ranks_; }
+    Result<Ticket> start(int channel, std::span<const Message> sends,
+                         std::span<const Message> receives, std::shared_ptr<void> memory) override {
+        if (!inner_) return failed();
+        return inner_->start(channel, sends, receives, std::move(memory));
+    }
+    Result<void> wait(Ticket ticket) override {
+        if (!inner_) return failed();
+        return inner_->wait(ticket);
+    }
+    bool runs_ahead() const override { return true; }
+    void abandon() override { inner_.reset(); }
+
+  private:
+    static Error failed() { return {ErrorCode::io, "this communicator has failed before"}; }
+
+    std::shared_ptr<Communicator> inner_;
+    int rank_, ranks_;
+};
 
 } // namespace
 
@@ -183,6 +226,67 @@ TEST_CASE("a call that is wrong on one rank is an error on all") {
         return kernel.plan(sizes_of(*Shards::contiguous(60, 2)), communicator);
     });
     CHECK(wrong[0] == "the queries are shards of 2 ranks; the communicator has 3");
+}
+
+TEST_CASE("ranks that call with other plans") {
+    if (!has_cpu()) return;
+    const DistributedKernel kernel = kernel_of("mask_mod = q_idx >= kv_idx");
+    check_all(on_ranks(2, 20,
+                       [&](std::shared_ptr<Communicator> communicator) {
+                           std::vector<DistributedPlan> plans;
+                           for (const std::int64_t length : {40, 60}) {
+                               auto plan = kernel.plan(sizes_of(*Shards::contiguous(length, 2)),
+                                                       communicator);
+                               if (!plan) return Result<void>(plan.error());
+                               plans.push_back(*plan);
+                           }
+                           const bool is_second = communicator->rank() == 1;
+                           CausalTensors tensors(is_second ? 30 : 20);
+                           return kernel.forward(plans[is_second ? 1 : 0], tensors.views());
+                       }),
+              "rank 1 has a plan that rank 0 does not have: all ranks of a call must have the "
+              "same");
+}
+
+TEST_CASE("ranks that run ahead find what differs while they work") {
+    if (!has_cpu()) return;
+    const DistributedKernel kernel = kernel_of("mask_mod = q_idx >= kv_idx");
+    for (const Exchange exchange : {Exchange::ring, Exchange::all_gather, Exchange::ulysses})
+        for (const bool is_wrong_plan : {false, true}) {
+            CAPTURE(name(exchange));
+            const auto start = Clock::now();
+            const auto errors = on_ranks(3, 20, [&](std::shared_ptr<Communicator> inner) {
+                const auto self = static_cast<std::size_t>(inner->rank());
+                const auto ahead = std::make_shared<Ahead>(std::move(inner));
+                const auto plan_of = [&](std::int64_t length) {
+                    return kernel.plan(sizes_of(*Shards::contiguous(length, 3)), ahead, {},
+                                       {.exchange = exchange});
+                };
+                const auto plan = plan_of(60), other = plan_of(90);
+                if (!plan) return Result<void>(plan.error());
+                if (!other) return Result<void>(other.error());
+                CausalTensors tensors(20), others(30);
+                if (auto done = kernel.forward(*plan, tensors.views()); !done) return done;
+                if (auto done = kernel.forward(*other, others.views()); !done) return done;
+                ForwardTensors wrong = tensors.views();
+                if (self == 1 && !is_wrong_plan) wrong.k.shape[2] = 19;
+                const auto done = self == 1 && is_wrong_plan
+                                      ? kernel.forward(*other, others.views())
+                                      : kernel.forward(*plan, wrong);
+                // Some ranks may have started what others will not join.
+                if (kernel.forward(*plan, tensors.views()))
+                    return Result<void>(Error{ErrorCode::internal, "a call after the error"});
+                return done;
+            });
+            const std::string of_k = "k: expected shape [1, 1, 20, 8], got [1, 1, 19, 8]";
+            for (const std::size_t rank : {0, 1, 2})
+                CHECK(errors[rank] ==
+                      (is_wrong_plan ? "rank 1 has a plan that rank 0 does not have: all ranks of "
+                                       "a call must have the same"
+                       : rank == 1   ? of_k
+                                     : "rank 1: " + of_k));
+            CHECK(seconds_since(start) < 10);
+        }
 }
 
 TEST_CASE("a rank that is gone, and one that is late: errors in time, three times out of three") {
