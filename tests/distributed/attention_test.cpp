@@ -450,3 +450,25 @@ TEST_CASE("table: errors by ranks" * doctest::skip()) {
     }
     MESSAGE("\n" << text);
 }
+
+TEST_CASE("an error of few elements counts if many draws have it") {
+    if (!has_cpu()) return;
+    const DistributedProblem problem(
+        {.text = "buffer s: f32[H] grad\nscore_mod = score + s[h] * kv_idx * 0.1"}, fresh_seed());
+    const Shards shards = *Shards::contiguous(problem.what().q_len, 2);
+    const Run one = [](const DistributedProblem& drawn) { return drawn.on_one_rank(); };
+    for (const bool always : {false, true}) {
+        const std::string differences = compare_runs(
+            problem,
+            [&](const DistributedProblem& drawn) {
+                Outcome outcome = drawn.on_ranks(shards, shards);
+                if (always || &drawn == &problem)
+                    for (double& value : outcome.d_buffers.at("s"))
+                        value *= 1.01;
+                return outcome;
+            },
+            one);
+        CHECK(differences.starts_with("d.s: relative error of 24 draws") == always);
+        CHECK(differences.empty() == !always);
+    }
+}

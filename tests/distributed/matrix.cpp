@@ -82,8 +82,14 @@ void check_layouts(const DistributedProblem& problem, std::initializer_list<int>
                 CAPTURE(name(exchange));
                 RunOptions own = options;
                 own.exchange = exchange;
-                const std::string differences =
-                    compare(problem, problem.on_ranks(layout.queries, layout.keys, own), one);
+                const std::string differences = compare_runs(
+                    problem,
+                    [&](const DistributedProblem& drawn) {
+                        return drawn.on_ranks(layout.queries, layout.keys, own);
+                    },
+                    [&](const DistributedProblem& drawn) {
+                        return &drawn == &problem ? one : drawn.on_one_rank(options.o_type);
+                    });
                 CHECK_MESSAGE(differences.empty(), differences);
             }
 }

@@ -100,8 +100,14 @@ class DistributedProblem {
     // of an lse of 4.
     double rounding_of_lse() const;
 
+    // The same case with other values.
+    DistributedProblem drawn_again(std::uint32_t draw) const {
+        return DistributedProblem(case_, seed_ + draw);
+    }
+
   private:
     DistributedCase case_;
+    std::uint32_t seed_;
     Problem problem_;
     Answer answer_;
     std::shared_ptr<Kernel> kernel_;
@@ -119,8 +125,15 @@ class DistributedProblem {
     std::vector<NamedTensor> buffer_views_;
 };
 
-// Errors of `many` at most 1.1 times those of `one`, or what f32 leaves of weights that are made
-// from an lse; "" or what differs.
+// Errors of `many` at most 1.1 times those of `one`, twice those for gradients of buffers, or what
+// f32 leaves of weights that are made from an lse; "" or what differs.
 std::string compare(const DistributedProblem& problem, const Outcome& many, const Outcome& one);
+
+// The same of what a run of the problem gives. Errors of a gradient of few elements are two draws,
+// of which one may be larger by chance: if one is, those of many draws of the problem are compared.
+// anyone: of processes that run together, whether one of them says so.
+using Run = std::function<Outcome(const DistributedProblem&)>;
+std::string compare_runs(const DistributedProblem& problem, const Run& many, const Run& one,
+                         const std::function<bool(bool)>& anyone = {});
 
 } // namespace flexc::test
