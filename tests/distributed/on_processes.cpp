@@ -2,7 +2,9 @@
 
 #include <doctest/doctest.h>
 
+#include <array>
 #include <cmath>
+#include <cstddef>
 #include <cstdio>
 #include <initializer_list>
 #include <utility>
@@ -24,6 +26,12 @@ void gather(Communicator& communicator, std::vector<double>& values) {
         values[i] = own[i] <= -1e30f ? -INFINITY : own[i];
 }
 
+bool any_of_ranks(Communicator& communicator, bool own) {
+    std::vector<float> count = {own ? 1.0f : 0.0f};
+    REQUIRE(sum_over_ranks(communicator, count, 1));
+    return count[0] > 0;
+}
+
 Outcome on_processes(const std::shared_ptr<Communicator>& communicator,
                      const DistributedProblem& problem, const Shards& queries, const Shards& keys,
                      const RunOptions& options) {
@@ -40,56 +48,60 @@ Outcome on_processes(const std::shared_ptr<Communicator>& communicator,
 
 } // namespace
 
-void check_processes(const std::shared_ptr<Communicator>& communicator, Device device) {
+void check_processes(const std::shared_ptr<Communicator>& communicator, Device device,
+                     Processes what) {
     const int ranks = communicator->ranks();
-    const char* ragged = "buffer s: f32[B, H] grad\nscore_mod = score + s[b, h] * (kv_idx - q_idx) "
-                         "* 0.1\nsink = s[b, 0]\nmask_mod = q_idx >= kv_idx";
-    const char* programs[] = {
-        ragged,
+    constexpr std::array<const char*, 4> kPrograms = {
+        "buffer s: f32[B, H] grad\nscore_mod = score + s[b, h] * (kv_idx - q_idx) * 0.1\n"
+        "sink = s[b, 0]\nmask_mod = q_idx >= kv_idx",
         "buffer slopes: f32[H] grad\nscore_mod = score + slopes[h] * (kv_idx - q_idx) * 0.1\n"
         "mask_mod = q_idx >= kv_idx",
         "buffer doc: i32[KV_LEN]\nbuffer bias: f32[H, Q_LEN, KV_LEN] grad\n"
         "score_mod = score + bias[h, q_idx, kv_idx]\nmask_mod = doc[q_idx] == doc[kv_idx]",
         "buffer s: f32[H] grad\nsink = s[h]\nmask_mod = 0 <= q_idx - kv_idx < 25",
     };
-    for (const char* program : programs) {
-        CAPTURE(program);
-        DistributedCase one{
-            .text = program, .batch = 2, .heads = 4, .kv_heads = 2, .device = device};
-        if (device.kind == Device::Kind::cuda) {
-            one.dtype = DType::bf16;
-            one.q_len = one.kv_len = 330;
-            one.head_dim = one.head_dim_v = 64;
-        }
-        if (program == ragged) {
-            const auto rows = static_cast<std::int32_t>(one.q_len);
-            one.batch = 1;
-            one.ragged = {{0, 20, 20, 71, rows}, {0, 20, 20, 71, rows}};
-        }
-        one.integers["doc"] = [](std::int64_t i) { return i / 23; };
-        const DistributedProblem problem(one, 17);
-        const Outcome alone = problem.on_one_rank();
-        // All on one rank but the first row, for shares that are uneven and empty.
-        std::vector<std::vector<RowRange>> uneven(static_cast<std::size_t>(ranks));
-        uneven[0] = {{0, 1}};
-        uneven[static_cast<std::size_t>(ranks - 1)].push_back({1, one.q_len});
-        for (const Shards& shards :
-             {*Shards::contiguous(one.q_len, ranks), *Shards::zigzag(one.q_len, ranks),
-              *Shards::of(one.q_len, uneven)})
-            for (const RunOptions& options : std::initializer_list<RunOptions>{
-                     {.exchange = Exchange::ring},
-                     {.exchange = Exchange::all_gather, .gathered_bytes = ~0u},
-                     {.exchange = Exchange::all_gather, .gathered_bytes = 1},
-                     {.exchange = Exchange::ulysses},
-                     {.exchange = Exchange::ulysses, .ranks_per_node = ranks % 2 == 0 ? 2 : 1}}) {
-                CAPTURE(name(options.exchange));
-                CAPTURE(options.gathered_bytes);
-                CAPTURE(options.ranks_per_node);
-                const std::string differences = compare(
-                    problem, on_processes(communicator, problem, shards, shards, options), alone);
-                CHECK_MESSAGE(differences.empty(), differences);
-            }
+    const char* const program = kPrograms[static_cast<std::size_t>(what)];
+    CAPTURE(program);
+    DistributedCase one{.text = program, .batch = 2, .heads = 4, .kv_heads = 2, .device = device};
+    if (device.kind == Device::Kind::cuda) {
+        one.dtype = DType::bf16;
+        one.q_len = one.kv_len = 330;
+        one.head_dim = one.head_dim_v = 64;
     }
+    if (what == Processes::ragged) {
+        const auto rows = static_cast<std::int32_t>(one.q_len);
+        one.batch = 1;
+        one.ragged = {{0, 20, 20, 71, rows}, {0, 20, 20, 71, rows}};
+    }
+    one.integers["doc"] = [](std::int64_t i) { return i / 23; };
+    const DistributedProblem problem(one, 17);
+    const Outcome alone = problem.on_one_rank();
+    // All on one rank but the first row, for shares that are uneven and empty.
+    std::vector<std::vector<RowRange>> uneven(static_cast<std::size_t>(ranks));
+    uneven[0] = {{0, 1}};
+    uneven[static_cast<std::size_t>(ranks - 1)].push_back({1, one.q_len});
+    for (const Shards& shards : {*Shards::contiguous(one.q_len, ranks),
+                                 *Shards::zigzag(one.q_len, ranks), *Shards::of(one.q_len, uneven)})
+        for (const RunOptions& options : std::initializer_list<RunOptions>{
+                 {.exchange = Exchange::ring},
+                 {.exchange = Exchange::all_gather, .gathered_bytes = ~0u},
+                 {.exchange = Exchange::all_gather, .gathered_bytes = 1},
+                 {.exchange = Exchange::ulysses},
+                 {.exchange = Exchange::ulysses, .ranks_per_node = ranks % 2 == 0 ? 2 : 1}}) {
+            CAPTURE(name(options.exchange));
+            CAPTURE(options.gathered_bytes);
+            CAPTURE(options.ranks_per_node);
+            const std::string differences = compare_runs(
+                problem,
+                [&](const DistributedProblem& drawn) {
+                    return on_processes(communicator, drawn, shards, shards, options);
+                },
+                [&](const DistributedProblem& drawn) {
+                    return &drawn == &problem ? alone : drawn.on_one_rank();
+                },
+                [&](bool own) { return any_of_ranks(*communicator, own); });
+            CHECK_MESSAGE(differences.empty(), differences);
+        }
 }
 
 void check_refusals(const std::shared_ptr<Communicator>& communicator, Device device) {

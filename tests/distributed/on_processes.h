@@ -1,14 +1,17 @@
 // What ranks that are processes are tested for, by whatever transport.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 
 #include "distributed/problem.h"
 
 namespace flexc::test {
 
+enum class Processes : std::uint8_t { ragged, learned_slopes, learned_bias, sinks };
 // Called by all ranks together. Each computes the whole by itself too, on its device.
-void check_processes(const std::shared_ptr<Communicator>& communicator, Device device);
+void check_processes(const std::shared_ptr<Communicator>& communicator, Device device,
+                     Processes what);
 void check_refusals(const std::shared_ptr<Communicator>& communicator, Device device);
 
 // Runs the program's tests, for which the communicator is opened, and closes it. 77: the library of

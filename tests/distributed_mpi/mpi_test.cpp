@@ -19,7 +19,9 @@ std::shared_ptr<Communicator> communicator; // of all ranks, for all tests
 } // namespace
 
 TEST_CASE("exchanges, masks, mods and shards over processes") {
-    check_processes(communicator, Device::cpu());
+    for (const Processes what : {Processes::ragged, Processes::learned_slopes,
+                                 Processes::learned_bias, Processes::sinks})
+        check_processes(communicator, Device::cpu(), what);
 }
 
 TEST_CASE("ranks that differ get an error each, and may go on") {

@@ -49,7 +49,18 @@ std::shared_ptr<Communicator> another(double timeout_seconds) {
 
 } // namespace
 
-TEST_CASE("exchanges, masks, mods and shards over GPUs") { check_processes(communicator, device); }
+TEST_CASE("exchanges and shards over GPUs: ragged requests") {
+    check_processes(communicator, device, Processes::ragged);
+}
+TEST_CASE("exchanges and shards over GPUs: learned slopes under a causal mask") {
+    check_processes(communicator, device, Processes::learned_slopes);
+}
+TEST_CASE("exchanges and shards over GPUs: a learned bias in documents") {
+    check_processes(communicator, device, Processes::learned_bias);
+}
+TEST_CASE("exchanges and shards over GPUs: sinks under a window") {
+    check_processes(communicator, device, Processes::sinks);
+}
 
 TEST_CASE("ranks that differ get an error each, and may go on") {
     check_refusals(communicator, device);
@@ -217,7 +228,8 @@ TEST_CASE("a rank dies in the middle of a pass: an error on all others" * doctes
     one.dtype = DType::bf16;
     const DistributedProblem problem(one, 1);
     const Shards shards = *Shards::zigzag(one.q_len, communicator->ranks());
-    const auto dying = std::make_shared<Dying>(another(5), 3);
+    constexpr int kForwards = 1; // exchanges of a ring of two ranks, before those of backward
+    const auto dying = std::make_shared<Dying>(another(5), kForwards);
     Outcome outcome = problem.empty_outcome(communicator->ranks());
     const auto begin = std::chrono::steady_clock::now();
     const auto done = problem.on_rank(dying, shards, shards, {}, outcome);
