@@ -19,10 +19,10 @@ Piece piece_of(int queries, int group, int blocks, int groups) {
 class Lister {
   public:
     // enough: the number of pieces to aim for. request: the first sequence.
-    Lister(std::span<const Sequence> sequences, int heads, int kv_heads, int enough,
+    Lister(std::span<const Sequence> sequences, int heads, int kv_heads, int enough, int groups,
            int request = 0, int part = 0)
         : sequences_(sequences), heads_(heads), group_(heads / kv_heads), enough_(enough),
-          request_(request), part_count_(part) {}
+          groups_(groups), request_(request), part_count_(part) {}
 
     int part_count() const { return part_count_; }
 
@@ -58,9 +58,7 @@ class Lister {
 
   private:
     std::int64_t count_of(const Sequence& sequence) const {
-        Lister of_one({&sequence, 1}, heads_, heads_ / group_, enough_);
-        of_one.groups_ = groups_;
-        return of_one.count(1);
+        return Lister({&sequence, 1}, heads_, heads_ / group_, enough_, groups_).count(1);
     }
     // The most pieces, if keys are divided.
     std::int64_t most_pieces() const {
@@ -119,22 +117,22 @@ class Lister {
     }
 
     std::span<const Sequence> sequences_;
-    int heads_, group_, enough_, groups_ = kFewRowGroups;
+    int heads_, group_, enough_, groups_;
     int request_, part_count_;
 };
 
 } // namespace
 
 std::vector<SequenceWork> list_work(std::span<const Sequence> sequences, int heads, int kv_heads,
-                                    bool batch_invariant) {
+                                    bool batch_invariant, int groups) {
     std::vector<SequenceWork> work;
     if (!batch_invariant) {
-        Lister(sequences, heads, kv_heads, kEnoughWork).list(work);
+        Lister(sequences, heads, kv_heads, kEnoughWork, groups).list(work);
         return work;
     }
     int parts = 0;
     for (std::size_t request = 0; request < sequences.size(); ++request) {
-        Lister of_one(sequences.subspan(request, 1), heads, kv_heads, kEnoughOwnWork,
+        Lister of_one(sequences.subspan(request, 1), heads, kv_heads, kEnoughOwnWork, groups,
                       static_cast<int>(request), parts);
         of_one.list(work);
         parts = of_one.part_count();

@@ -38,7 +38,8 @@ inline constexpr int kFewQueries = 16;
 
 constexpr bool may_split(std::int64_t keys) { return keys >= std::int64_t{2} * kLeastKeys; }
 
+// groups: the most groups of heads in a piece.
 std::vector<SequenceWork> list_work(std::span<const Sequence> sequences, int heads, int kv_heads,
-                                    bool batch_invariant);
+                                    bool batch_invariant, int groups = kFewRowGroups);
 
 } // namespace flexc::cpu

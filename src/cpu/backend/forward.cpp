@@ -287,8 +287,11 @@ void forward_few_queries(const TileFunctions& functions, const Launch& launch) {
                                            .kv_rows = in.kv_len,
                                            .q_start = static_cast<int>(in.q_offset),
                                            .first_part = 0});
+    // Heads that lie apart are read one by one: each is one stream for a longer time.
+    const bool heads_are_adjacent = in.k.stride_h < in.k.stride_s;
     const std::vector<SequenceWork> work =
-        list_work(sequences, in.heads, in.kv_heads, launch.shape->batch_invariant);
+        list_work(sequences, in.heads, in.kv_heads, launch.shape->batch_invariant,
+                  heads_are_adjacent ? kFewRowGroups : 1);
     const SequenceArguments arguments{.sequences = sequences.data(),
                                       .count = in.batch,
                                       .keys = {},
