@@ -15,6 +15,7 @@ namespace flexc::cpu::avx2 {
 
 using Vector = __m256;
 inline constexpr std::int64_t kLanes = 8;
+inline constexpr std::int64_t kRowsFarAhead = 0; // none
 
 FLEXC_AVX2_INLINE Vector zero() { return _mm256_setzero_ps(); }
 FLEXC_AVX2_INLINE Vector splat(float x) { return _mm256_set1_ps(x); }

@@ -12,6 +12,7 @@ namespace flexc::cpu::avx512 {
 
 using Vector = __m512;
 inline constexpr std::int64_t kLanes = 16;
+inline constexpr std::int64_t kRowsFarAhead = 64; // of which loops over rows prefetch a line
 
 FLEXC_AVX512_INLINE Vector zero() { return _mm512_setzero_ps(); }
 FLEXC_AVX512_INLINE Vector splat(float x) { return _mm512_set1_ps(x); }
