@@ -24,7 +24,7 @@ const std::vector<std::string> kPrograms = {
     "mask_mod = kv_idx // 40 == 3 or kv_idx // 300 == 2"};
 
 Problem random_shape(Random& random) {
-    constexpr std::array kHeadDims = {8, 16, 24, 40, 64, 128, 17};
+    constexpr std::array kHeadDims = {8, 16, 24, 32, 40, 64, 96, 128, 256, 17};
     Problem shape;
     shape.batch = random.integer(1, 3);
     shape.kv_heads = random.integer(1, 6);
@@ -69,31 +69,37 @@ TEST_CASE("values that are not finite leak from no hidden key") {
     const ir::Program program =
         program_of("buffer shown: i32[KV_LEN]\nscore_mod = score\nmask_mod = shown[kv_idx] == 1");
     for (const DType dtype : {DType::f32, DType::f16, DType::bf16})
-        for (const std::int64_t q_len : {1, 3, 12}) {
+        for (const auto [q_len, dim, dim_v] : {std::array<std::int64_t, 3>{1, 16, 24},
+                                               {3, 16, 24},
+                                               {12, 16, 24},
+                                               {1, 32, 64},
+                                               {3, 96, 32},
+                                               {12, 64, 64}}) {
             CAPTURE(name(dtype));
             CAPTURE(q_len);
+            CAPTURE(dim);
             Problem problem = make_problem(program,
                                            {.batch = 2,
                                             .heads = 4,
                                             .kv_heads = 2,
                                             .q_len = q_len,
                                             .kv_len = 600,
-                                            .head_dim = 16,
-                                            .head_dim_v = 24},
+                                            .head_dim = dim,
+                                            .head_dim_v = dim_v},
                                            5);
             const auto is_shown = [](std::int64_t key) { return key % 9 != 4; };
             for (std::int64_t key = 0; key < 600; ++key)
                 problem.buffers[0].integers[static_cast<std::size_t>(key)] = is_shown(key) ? 1 : 0;
             const Answer clean = attention_oracle(program, problem);
-            const auto poison = [&](std::vector<double>& values, std::int64_t dim) {
+            const auto poison = [&](std::vector<double>& values, std::int64_t row_dim) {
                 for (std::int64_t row = 0; row < 2 * 2 * 600; ++row)
-                    for (std::int64_t d = 0; d < dim && !is_shown(row % 600); ++d)
-                        values[static_cast<std::size_t>(row * dim + d)] =
+                    for (std::int64_t d = 0; d < row_dim && !is_shown(row % 600); ++d)
+                        values[static_cast<std::size_t>(row * row_dim + d)] =
                             d % 2 == 0 ? std::numeric_limits<double>::quiet_NaN()
                                        : std::numeric_limits<double>::infinity();
             };
-            poison(problem.k, 16);
-            poison(problem.v, 24);
+            poison(problem.k, dim);
+            poison(problem.v, dim_v);
             const RunOptions options{.dtype = dtype, .backward = false};
             check_close(run(program, problem, options), clean, options);
         }

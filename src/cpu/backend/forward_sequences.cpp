@@ -3,6 +3,7 @@
 // heads are rows of one product.
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "cpu/backend/arena.h"
 #include "cpu/backend/attention.h"
 #include "cpu/backend/flush_denormals.h"
+#include "cpu/backend/skinny_amx.h"
 #include "cpu/backend/skinny_products.h"
 #include "cpu/backend/tensors.h"
 #include "cpu/backend/threads.h"
@@ -32,7 +34,8 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 struct Block {
     float *q, *scores, *output, *row_max, *row_sum, *row_correction;
     int head, heads, query, queries; // the first ones and their numbers
-    bool is_moderate, started;
+    std::uint16_t* packed_q;         // for the matrix unit, if is_packed
+    bool is_moderate, started, is_packed;
     std::array<bool, kBlockRows> head_started;
 
     std::int64_t rows() const { return std::int64_t{heads} * queries; }
@@ -41,7 +44,7 @@ struct Block {
 // The scratch memory of a lane (a thread of the pool).
 struct Scratch {
     float *keys, *values, *lse, *output;
-    std::int64_t* key_rows;
+    std::int64_t *key_rows, *offsets;
     std::uint64_t* emitted;
     std::array<Block, kMostBlocks> blocks;
 };
@@ -97,12 +100,17 @@ class Forward {
             Scratch scratch = take_scratch(arena);
             Piece(*this, functions, all_.work[unit], scratch).run();
         });
-        for_units(*launch_.pool, threads, all_.work_count, [&](std::int64_t unit, int lane) {
-            if (all_.work[unit].parts == 0) return;
-            Arena arena(lanes_ + lane * lane_bytes_);
-            Scratch scratch = take_scratch(arena);
-            merge(functions, all_.work + unit, scratch);
-        });
+        // Many parts of few results: threads share the heads of each.
+        const std::int64_t slices = all_.work_count <= 2 * kEnoughWork ? kFewRowGroups : 1;
+        for_units(*launch_.pool, threads, all_.work_count * slices,
+                  [&](std::int64_t unit, int lane) {
+                      const SequenceWork* const work = all_.work + unit / slices;
+                      const Range heads = slice(work->heads, unit % slices, slices);
+                      if (work->parts == 0 || heads.empty()) return;
+                      Arena arena(lanes_ + lane * lane_bytes_);
+                      Scratch scratch = take_scratch(arena);
+                      merge(functions, work, heads, scratch);
+                  });
         for (int request = 0; request < all_.count; ++request)
             clear_unused(request);
     }
@@ -114,6 +122,7 @@ class Forward {
                         .lse = arena.take<float>(kBlockRows),
                         .output = arena.take<float>(kSkinnyRows * shape_.head_dim_v),
                         .key_rows = arena.take<std::int64_t>(kKeyTile),
+                        .offsets = arena.take<std::int64_t>(kKeyTile + amx::RowList::kNext),
                         .emitted =
                             arena.take<std::uint64_t>(shape_.scratch_arrays * kMaxColumns + 1),
                         .blocks = {}};
@@ -125,6 +134,8 @@ class Forward {
             block.row_max = arena.take<float>(kBlockRows);
             block.row_sum = arena.take<float>(kBlockRows);
             block.row_correction = arena.take<float>(kBlockRows);
+            block.packed_q =
+                arena.take<std::uint16_t>(amx::query_room(kSkinnyRows, shape_.head_dim));
         }
         return scratch;
     }
@@ -227,6 +238,9 @@ class Forward {
             }
             std::fill_n(block.row_max, block.rows(), -kInfinity);
             std::fill_n(block.row_sum, block.rows(), 0.0f);
+            const auto rows = static_cast<int>(power_of_two(block.rows()));
+            block.is_packed = may_use_amx(rows);
+            if (block.is_packed) amx::pack_queries(rows, dim, block.q, block.packed_q);
         }
 
         Rows queries_of(const Block& block, int head) const {
@@ -262,7 +276,7 @@ class Forward {
             Range columns{keys_.end, keys_.begin};
             for (int i = 0; i < block.heads; ++i) {
                 VisibleColumns& visible = visible_columns[static_cast<std::size_t>(i)];
-                visible = i > 0 && all_.shape_.shares_looks ? visible_columns[0] : look(block, i);
+                visible = i > 0 && heads_see_the_same() ? visible_columns[0] : look(block, i);
                 if (visible.columns.empty()) continue;
                 columns.begin = std::min(columns.begin, visible.columns.begin);
                 columns.end = std::max(columns.end, visible.columns.end);
@@ -272,7 +286,10 @@ class Forward {
             const auto rows = static_cast<int>(power_of_two(block.rows()));
             const auto width = static_cast<int>(round_up(columns.end - columns.begin, kColumnUnit));
             const bool is_skinny = may_be_skinny(rows);
-            if (is_skinny) {
+            if (is_skinny && block.is_packed) {
+                amx::multiply_by_keys(rows, dim, block.packed_q, list_rows(columns, in_.k),
+                                      block.scores, kKeyTile);
+            } else if (is_skinny) {
                 visit_memory(columns, in_.k, in_.k_scale,
                              [&](const MemoryRows& keys, std::int64_t column) {
                                  multiply_by_keys(all_.shape_.kv_dtype, rows, dim, block.q, keys,
@@ -315,24 +332,57 @@ class Forward {
                    in_.v.stride_d == 1 && has_skinny_products(all_.shape_.head_dim) &&
                    has_skinny_products(all_.shape_.head_dim_v);
         }
+        // Outputs of f32 keep more bits of weights than these products do.
+        bool may_use_amx(int rows) const {
+            const KernelShape& shape = all_.shape_;
+            return shape.dtype == DType::bf16 && shape.kv_dtype == DType::bf16 &&
+                   (in_.o_flags & kOutputF32) == 0 && may_be_skinny(rows) &&
+                   amx::suits(shape.head_dim) && amx::suits(shape.head_dim_v);
+        }
         void add_from_memory(const Block& block, int rows, Range columns) {
             const int dim = all_.shape_.head_dim_v;
             float* const output = block.output;
             if (!block.started) std::fill_n(output, rows * dim, 0.0f);
             std::copy_n(output, rows * dim, scratch_.output);
-            visit_memory(
-                columns, in_.v, in_.v_scale, [&](const MemoryRows& values, std::int64_t column) {
-                    add_weighted_values(all_.shape_.kv_dtype, rows, dim, block.scores + column,
-                                        kKeyTile, values, scratch_.output);
-                });
+            if (block.is_packed)
+                amx::add_weighted_values(rows, dim, block.scores, kKeyTile,
+                                         list_rows(columns, in_.v), scratch_.output);
+            else
+                visit_memory(columns, in_.v, in_.v_scale,
+                             [&](const MemoryRows& values, std::int64_t column) {
+                                 add_weighted_values(all_.shape_.kv_dtype, rows, dim,
+                                                     block.scores + column, kKeyTile, values,
+                                                     scratch_.output);
+                             });
             // Hidden elements have weight 0, which makes NaN of values that are not finite.
-            const bool is_finite = std::all_of(scratch_.output, scratch_.output + rows * dim,
-                                               [](float x) { return std::isfinite(x); });
-            if (is_finite)
+            if (all_finite(scratch_.output, rows * dim))
                 std::copy_n(scratch_.output, rows * dim, output);
             else
                 add_values(block, output, rows, columns.begin,
                            static_cast<int>(round_up(columns.end - columns.begin, kColumnUnit)));
+        }
+        // Where these keys' rows of a tensor of 16 bits lie.
+        amx::RowList list_rows(Range columns, const TensorArgument& tensor) const {
+            constexpr std::int64_t kBytes = 2;
+            amx::RowList list{static_cast<const char*>(tensor.data), tensor.stride_s * kBytes,
+                              nullptr, columns.end - columns.begin};
+            std::int64_t offset = 0, *next = scratch_.offsets;
+            const auto add = [&](std::int64_t count) {
+                for (std::int64_t i = 0; i < count; ++i, offset += list.stride)
+                    *next++ = offset;
+            };
+            visit_runs(columns, [&](const Rows& rows, std::int64_t) {
+                offset = rows.b * tensor.stride_b + rows.h * tensor.stride_h;
+                offset = offset * kBytes + rows.first * list.stride;
+                if (rows.count == list.count)
+                    list.data += offset;
+                else
+                    add(rows.count);
+            });
+            if (next == scratch_.offsets) return list;
+            add(amx::RowList::kNext);
+            list.offsets = scratch_.offsets;
+            return list;
         }
         // Calls visit(rows, index of the first one in `columns`) for each run of rows.
         template <typename Visit>
@@ -357,6 +407,11 @@ class Forward {
             visit(memory, at - columns.begin);
         }
 
+        bool heads_see_the_same() const {
+            return all_.shape_.shares_looks ||
+                   (functions_.look == nullptr && !all_.shape_.has_band &&
+                    in_.block_mask.words == nullptr);
+        }
         VisibleColumns look(const Block& block, int head) {
             Tile tile = tile_of(block, head);
             const VisibleBand band = visible_band(functions_, launch_, launch_.words, tile);
@@ -571,6 +626,14 @@ class Forward {
         }
     }
 
+    // A loop without branches, of which the compiler makes vectors.
+    static bool all_finite(const float* values, std::int64_t count) {
+        std::uint32_t overflow = 0; // of exponents that are all ones
+        for (std::int64_t i = 0; i < count; ++i)
+            overflow |= (std::bit_cast<std::uint32_t>(values[i]) & 0x7fffffffu) + 0x00800000u;
+        return overflow >> 31 == 0;
+    }
+
     static float lse_of(float maximum, float sum) {
         return maximum == -kInfinity ? -kInfinity
                                      : static_cast<float>(double{maximum} + std::log(double{sum}));
@@ -596,26 +659,32 @@ class Forward {
             store_rows(in_.max_scores, DType::f32, 0, rows, 1, max_scores, 1);
     }
 
-    // Combines the parts of one result, in the order of keys.
-    void merge(const TileFunctions& functions, const SequenceWork* work, Scratch& scratch) const {
-        const int dim_v = shape_.head_dim_v, rows = work->heads * work->queries;
+    static Range slice(std::int64_t count, std::int64_t index, std::int64_t slices) {
+        return {count * index / slices, count * (index + 1) / slices};
+    }
+
+    // Combines the parts of some heads of one result, in the order of keys.
+    void merge(const TileFunctions& functions, const SequenceWork* work, Range heads,
+               Scratch& scratch) const {
+        const int dim_v = shape_.head_dim_v;
         Block& block = scratch.blocks[0];
-        block.head = work->head;
-        block.heads = work->heads;
+        block.head = work->head + static_cast<int>(heads.begin);
+        block.heads = static_cast<int>(heads.end - heads.begin);
         block.query = work->query;
         block.queries = work->queries;
         block.head_started.fill(true);
-        for (int row = 0; row < rows; ++row) {
+        const std::int64_t first = heads.begin * work->queries;
+        for (std::int64_t row = 0; row < block.rows(); ++row) {
             float maximum = -kInfinity;
             for (int i = 0; i < work->parts; ++i)
-                maximum = std::max(maximum, part_of(work[i].part).row_max[row]);
+                maximum = std::max(maximum, part_of(work[i].part).row_max[first + row]);
             float* const output = block.output + row * dim_v;
             double sum = 0;
             for (int i = 0; i < work->parts && maximum > -kInfinity; ++i) {
                 const Part part = part_of(work[i].part);
-                const float factor = std::exp(part.row_max[row] - maximum);
-                sum += double{factor} * part.row_sum[row];
-                const float* const from = part.output + row * dim_v;
+                const float factor = std::exp(part.row_max[first + row] - maximum);
+                sum += double{factor} * part.row_sum[first + row];
+                const float* const from = part.output + (first + row) * dim_v;
                 for (int d = 0; d < dim_v; ++d)
                     output[d] = i == 0 ? from[d] * factor : output[d] + from[d] * factor;
             }
