@@ -26,6 +26,12 @@ struct MaskCase {
     std::map<std::string, std::function<std::int64_t(std::int64_t)>> integers = {};
 };
 
+// Seven values of a query and of a key: more than a lane of Hopper's kernels holds for all words.
+inline const char* const kMaskOfManyValues =
+    "mask_mod = abs(q_idx // 50 - kv_idx // 50) <= 2 and abs(q_idx % 50 - kv_idx % 50) <= 30 and "
+    "(q_idx % 11 + kv_idx % 13 < 17 or q_idx % 3 == kv_idx % 5 or q_idx % 17 <= kv_idx % 19) and "
+    "(q_idx // 3 % 23 != kv_idx // 5 % 21 or q_idx // 6 % 7 == kv_idx // 4 % 9)";
+
 // Documents of growing length: 0, 0, 0, 1, 1, 1, 1, 1, ...
 inline std::int64_t document(std::int64_t position) {
     std::int64_t index = 0, length = 5;
@@ -148,6 +154,7 @@ inline std::vector<MaskCase> mask_cases() {
          "mask_mod = abs(bits(q_idx) - bits(kv_idx)) <= 1 and "
          "abs(bits(q_idx >> 1) - bits(kv_idx >> 1)) <= 1",
          tile_tests},
+        {kMaskOfManyValues, tile_tests},
         {"param width: f32 = 0.3\nconst T = 20\nmask_mod = kv_idx < 6 or q_idx < 6 or "
          "abs(q_idx - kv_idx) < int(round(width * T))",
          tile_tests},

@@ -124,6 +124,7 @@ struct KernelRequest {
     std::string_view generic_because;
     int element_instructions = 0; // plan::element_instructions()
     int read_instructions = 0;    // plan::read_instructions(), without the mask
+    int row_instructions = 0;     // plan::row_instructions(), for the fused backward
     ScoreWork score_work;         // plan::score_work()
     bool is_long = false;         // plan::is_long()
     int copied_instructions = 0;  // plan::copied_instructions(), for the fused backward

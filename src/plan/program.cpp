@@ -216,6 +216,7 @@ Program::Program(passes::Mod mod, CompileOptions options, Target target)
     backward_.read_instructions = read_instructions(mod_, roots);
     if (!mod_.band.exact) roots.push_back(mod_.mask);
     backward_.element_instructions = element_instructions(mod_, roots);
+    backward_.row_instructions = row_instructions(mod_, roots);
     backward_.is_long = is_long(mod_, roots);
     backward_.copied_instructions = copied_instructions(mod_, backward_.element_instructions);
     backward_.is_large = is_large(mod_);

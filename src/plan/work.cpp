@@ -37,6 +37,19 @@ int element_instructions(const passes::Mod& mod, std::span<const ir::NodeId> roo
     return instructions;
 }
 
+int row_instructions(const passes::Mod& mod, std::span<const ir::NodeId> roots) {
+    const ir::Graph& graph = mod.program.graph;
+    int instructions = 0;
+    for (const ir::NodeId id : ir::reachable(graph, roots)) {
+        const Op op = graph[id].op;
+        const bool is_computed = op == Op::read || !ir::info(op).is_leaf();
+        if (is_computed && mod.place[id] == passes::Place::row)
+            instructions +=
+                passes::instructions_of(op, passes::Precision::fast, !mod.ranges.narrow[id]);
+    }
+    return instructions;
+}
+
 int read_instructions(const passes::Mod& mod, std::span<const ir::NodeId> roots) {
     const auto reads =
         std::ranges::count_if(ir::reachable(mod.program.graph, roots), [&](ir::NodeId id) {

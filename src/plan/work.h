@@ -15,7 +15,8 @@ namespace flexc::plan {
 constexpr int kMostWrittenOut = 100;
 
 // Up to this many instructions, kernels with score mods inline what is computed once for a key or a
-// query, for each that a thread has in a tile. The library's mods have at most 172.
+// query, for each that a thread has in a tile. The library's mods have at most 172. Where a mask
+// alone needs more for a query, the warps beside the MMAs of Hopper's backward save registers.
 constexpr int kMostOfPosition = 180;
 
 // Bytes that may spill if the computation of an element takes far longer than these, or if only the
@@ -34,6 +35,9 @@ bool is_large(const passes::Mod& mod);
 // Estimates how many instructions the roots need for each element, before integers have been given
 // widths.
 int element_instructions(const passes::Mod& mod, std::span<const ir::NodeId> roots);
+
+// Estimates how many instructions they need once for each query, with integers in their widths.
+int row_instructions(const passes::Mod& mod, std::span<const ir::NodeId> roots);
 
 // Those of reads alone.
 int read_instructions(const passes::Mod& mod, std::span<const ir::NodeId> roots);

@@ -79,6 +79,29 @@ __device__ inline void look_together(unsigned (&visible)[2], const Line (&own)[2
     }
 }
 
+// Whether others have so many values that a lane has registers for those of one other alone, beside
+// those of two lines.
+template <typename Other> constexpr bool kIsSeenByWords = sizeof(Other) > 6 * sizeof(int);
+
+// Does the same one word after the other: visible(word, other, line, i), with other_of(word), which
+// each lane computes once for all lines.
+template <int kCount, typename Line, typename Alike, typename OtherOf, typename Visible>
+__device__ inline void look_by_words(unsigned (&visible)[2], const Line (&own)[2], int lane,
+                                     Alike alike, OtherOf other_of, Visible is_visible) {
+    static_assert(kCount <= 128, "a bit for each of a lane's positions");
+    visible[0] = visible[1] = 0;
+#pragma unroll 1
+    for (int word = 0; word < (kCount + 31) / 32; ++word) {
+        const auto other = other_of(word);
+        unsigned seen[2];
+        look_together<32>(seen, own, lane, alike, [&](int, const Line& line, int index) {
+            return is_visible(word, other, line, index);
+        });
+        visible[0] |= seen[0] << 8 * word;
+        visible[1] |= seen[1] << 8 * word;
+    }
+}
+
 // Selects parts of the mask by their period: all of them, those that repeat after some tiles of the
 // loop, and those that do not.
 struct EveryPart {

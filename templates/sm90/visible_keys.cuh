@@ -77,6 +77,10 @@ class KeysInParts : public KeysInBand {
     // Clears the bits of keys that any of these parts hides.
     template <typename Parts>
     __device__ void meet(unsigned (&visible)[2], int first_key, const mod::Row (&rows)[2]) const {
+        if constexpr (kIsSeenByWords<mod::Column>) {
+            meet_by_words<Parts>(visible, first_key, rows);
+            return;
+        }
         constexpr int kWords = (mod::kKeyTile + 31) / 32;
         const int lane = static_cast<int>(threadIdx.x) % 32;
         int kv[kWords];
@@ -98,6 +102,34 @@ class KeysInParts : public KeysInBand {
                 [&](int word, const mod::Row& row, int index) {
                     return part.visible({arguments_, place_.launch, place_.head, row, columns[word],
                                          place_.b, place_.h, place_.h_kv, q_of(index), kv[word]});
+                });
+            visible[0] &= seen[0];
+            visible[1] &= seen[1];
+        });
+    }
+
+    // Does the same, with the values of a lane's keys one after the other.
+    template <typename Parts>
+    __device__ void meet_by_words(unsigned (&visible)[2], int first_key,
+                                  const mod::Row (&rows)[2]) const {
+        const int lane = static_cast<int>(threadIdx.x) % 32;
+        const auto q_of = [&](int index) { return length_.q_idx(warp_row_ + index); };
+        const auto kv_of = [&](int word) { return length_.kv_idx(first_key + 32 * word + lane); };
+        for_parts<Parts>([&](auto part) {
+            unsigned seen[2];
+            look_by_words<mod::kKeyTile>(
+                seen, rows, lane,
+                [&](const mod::Row& x, int i, const mod::Row& y, int j) {
+                    return part.alike(x, q_of(i), y, q_of(j));
+                },
+                [&](int word) {
+                    return mod::at_column(arguments_, place_.launch, place_.head, place_.b,
+                                          place_.h, place_.h_kv, kv_of(word));
+                },
+                [&](int word, const mod::Column& column, const mod::Row& row, int index) {
+                    return part.visible({arguments_, place_.launch, place_.head, row, column,
+                                         place_.b, place_.h, place_.h_kv, q_of(index),
+                                         kv_of(word)});
                 });
             visible[0] &= seen[0];
             visible[1] &= seen[1];

@@ -148,19 +148,38 @@ class QueriesInParts : public QueriesInBand {
         const auto kv_of = [&](int index) { return length_.kv_idx(warp_key_ + index); };
         for_parts<Parts>([&](auto part) {
             unsigned seen[2];
-            look_together<kScoreQueries>(
-                seen, own, own_lane(),
-                [&](const mod::Column& x, int i, const mod::Column& y, int j) {
-                    return part.alike(x, kv_of(i), y, kv_of(j));
-                },
-                [&](int word, const mod::Column& column, int index) {
-                    const int query = 32 * word + MaskRegisters::query(lane), kv = kv_of(index);
-                    const int q = length_.q_idx(tile_query + query);
-                    const mod::Row row = rows.of(query, arguments_, launch, place_, q);
-                    return part.visible({arguments_, launch, place_.head, row, column, place_.b,
-                                         place_.h, place_.h_kv, q, kv, q, kv, nullptr, 0, 0,
-                                         nullptr});
-                });
+            if constexpr (!kStagesRows && kIsSeenByWords<mod::Row>)
+                look_by_words<kScoreQueries>(
+                    seen, own, own_lane(),
+                    [&](const mod::Column& x, int i, const mod::Column& y, int j) {
+                        return part.alike(x, kv_of(i), y, kv_of(j));
+                    },
+                    [&](int word) {
+                        const int query = 32 * word + MaskRegisters::query(lane);
+                        return rows.of(query, arguments_, launch, place_,
+                                       length_.q_idx(tile_query + query));
+                    },
+                    [&](int word, const mod::Row& row, const mod::Column& column, int index) {
+                        const int q = length_.q_idx(tile_query + 32 * word + lane);
+                        const int kv = kv_of(index);
+                        return part.visible({arguments_, launch, place_.head, row, column, place_.b,
+                                             place_.h, place_.h_kv, q, kv, q, kv, nullptr, 0, 0,
+                                             nullptr});
+                    });
+            else
+                look_together<kScoreQueries>(
+                    seen, own, own_lane(),
+                    [&](const mod::Column& x, int i, const mod::Column& y, int j) {
+                        return part.alike(x, kv_of(i), y, kv_of(j));
+                    },
+                    [&](int word, const mod::Column& column, int index) {
+                        const int query = 32 * word + MaskRegisters::query(lane), kv = kv_of(index);
+                        const int q = length_.q_idx(tile_query + query);
+                        const mod::Row row = rows.of(query, arguments_, launch, place_, q);
+                        return part.visible({arguments_, launch, place_.head, row, column, place_.b,
+                                             place_.h, place_.h_kv, q, kv, q, kv, nullptr, 0, 0,
+                                             nullptr});
+                    });
             visible[0] &= seen[0];
             visible[1] &= seen[1];
         });

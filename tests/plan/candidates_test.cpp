@@ -431,7 +431,7 @@ TEST_CASE("a backward that spilled works on fewer rows at a time, where that hel
     for (std::size_t i = 0; i < all.size(); ++i)
         CHECK(all[i].saves_registers == static_cast<int>(i));
     // The first step would be the same kernel.
-    for (bool KernelRequest::* begins :
+    for (bool KernelRequest::*begins :
          {&KernelRequest::gradients_vary, &KernelRequest::computes_columns}) {
         KernelRequest greedy = request;
         greedy.*begins = true;
@@ -503,7 +503,7 @@ TEST_CASE("a long program keeps tiles that spill some words") {
         for (const auto kind : {KernelKind::forward, KernelKind::backward_fused}) {
             KernelRequest request = forward(90, DType::bf16, head_dim, head_dim, true);
             request.kind = kind;
-            // A score mod's first form of the backward may spill a few words.
+            // The first form of a tile of the backward may spill a few words.
             CHECK(first(request).tolerated_spills == (kind == KernelKind::forward ? 0 : 16));
             request.is_long = true;
             CHECK(first(request).tolerated_spills == 128);
@@ -542,24 +542,54 @@ TEST_CASE("what spills little saves registers, what spills much has smaller tile
         const std::vector<KernelConfig> all = of_hopper(request);
         const KernelConfig& one = all.front();
         CHECK(one.query_tile == 128);
-        CHECK(one.saving_forms == (has_score_mod ? 3 : 2));
-        CHECK(one.tolerated_spills == (has_score_mod ? 16 : 0));
+        const std::vector<int> forms = has_score_mod ? std::vector{0, 1, 2, 3} : std::vector{0, 2};
+        CHECK(one.saving_forms == static_cast<int>(forms.size()) - 1);
         CHECK(one.savable_spills == 128);
-        const auto forms = static_cast<std::size_t>(one.saving_forms);
-        REQUIRE(all.size() == 2 * (forms + 1));
-        for (std::size_t i = 1; i <= forms; ++i) {
+        REQUIRE(all.size() == 2 * forms.size());
+        for (std::size_t i = 0; i < forms.size(); ++i) {
             CHECK(all[i].query_tile == 128);
-            CHECK(all[i].saves_registers == static_cast<int>(i));
-            if (i < forms) CHECK(all[i].tolerated_spills == 0);
+            CHECK(all[i].saves_registers == forms[i]);
+            if (i + 1 < forms.size()) CHECK(all[i].tolerated_spills == (i == 0 ? 16 : 0));
         }
-        const KernelConfig& smaller = all[forms + 1];
+        const KernelConfig& smaller = all[forms.size()];
         CHECK(smaller.query_tile == 64);
         CHECK(smaller.saves_registers == 0);
+        CHECK(smaller.tolerated_spills == 16);
         // The generic kernel is slower than whatever it spills.
         CHECK(smaller.savable_spills == std::numeric_limits<int>::max());
-        CHECK(all.back().saves_registers == smaller.saving_forms);
+        CHECK(all.back().saves_registers == forms.back());
         CHECK(all.back().tolerated_spills > 0);
     }
+}
+
+TEST_CASE("a mask that computes much for a query saves registers of the warps that do it at once") {
+    for (const int head_dim : {64, 128}) {
+        KernelRequest request = forward(90, DType::bf16, head_dim, head_dim, true);
+        request.kind = KernelKind::backward_fused;
+        request.has_score_mod = false;
+        request.has_block_mask = request.computes_rows = true;
+        for (const int instructions : {100, 240}) {
+            CAPTURE(instructions);
+            request.row_instructions = instructions;
+            const std::vector<KernelConfig> all = of_hopper(request);
+            for (std::size_t i = 0; i < all.size(); i += 2) {
+                CHECK(all[i].saves_registers == (instructions == 240 ? 1 : 0));
+                CHECK(all[i].tolerated_spills == 16);
+                CHECK(all[i + 1].saves_registers == 2);
+            }
+        }
+    }
+}
+
+TEST_CASE("the first form with a dense bias, or with sums one by one, may spill nothing") {
+    KernelRequest request = forward(90, DType::bf16, 128, 128, true);
+    request.kind = KernelKind::backward_fused;
+    CHECK(first(request).tolerated_spills == 16);
+    request.bias_bytes = 2;
+    CHECK(first(request).tolerated_spills == 0);
+    request.bias_bytes = 0;
+    request.adds_elements = true;
+    CHECK(first(request).tolerated_spills == 0);
 }
 
 TEST_CASE("a derivative that is folded into P subtracts references apart before it gives way") {

@@ -252,15 +252,18 @@ TEST_CASE("library mods have the form of the warps beside the MMAs where these d
                    return config.family == "sm90" ? config.saves_registers : 0;
                }) != candidates.end();
     };
-    // Values of keys, heads, distances and of the score alone; masks that are bands.
-    for (const char* mod : {"key_bias", "alibi", "distance_bias", "t5_bias", "distance_decay",
-                            "softcap", "gelu_attention", "causal", "sliding_window"}) {
+    // Values of keys, heads, distances and of the score alone; masks, if they compute little for a
+    // query.
+    for (const char* mod :
+         {"key_bias", "alibi", "distance_bias", "t5_bias", "distance_decay", "softcap",
+          "gelu_attention", "causal", "sliding_window", "document", "neighborhood_2d"}) {
         CAPTURE(mod);
         CHECK_FALSE(has_form(mod));
     }
-    // Values of queries; copies of a dense bias; masks of a query's document.
-    for (const char* mod : {"stream_bias", "indexed_bias", "row_scale", "alibi_2d", "dense_bias",
-                            "full_bias", "document"}) {
+    // Values of queries; copies of a dense bias; masks of which a query takes many instructions.
+    for (const char* mod :
+         {"stream_bias", "indexed_bias", "row_scale", "alibi_2d", "dense_bias", "full_bias",
+          "sliding_tile_2d", "sliding_tile_3d", "neighborhood_2d_tiled"}) {
         CAPTURE(mod);
         CHECK(has_form(mod));
     }

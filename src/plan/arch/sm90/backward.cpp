@@ -198,17 +198,19 @@ bool can_spill_beside(const KernelRequest& request) {
 }
 
 // Returns the forms of a tile in the order in which they are tried. There is only the first if
-// warpgroups share keys, or with sums by a 2-D key index, which spill as much in the others. If a
-// derivative is folded into P, the last form subtracts references apart; with a window it replaces
-// kModifiesInParts, whose branches serialise products there. Programs that take long to compile
-// have at most three forms.
+// warpgroups share keys, or with sums by a 2-D key index, which spill as much in the others. Of a
+// mask alone, the warps beside the MMAs spill only where a query takes many instructions, and save
+// registers from the start then. If a derivative is folded into P, the last form subtracts
+// references apart; with a window it replaces kModifiesInParts, whose branches serialise products
+// there. Programs that take long to compile have at most three forms.
 std::vector<int> register_forms(const KernelRequest& request) {
     if (shares_keys(request) || index_2d_of(request).width != 0) return {0};
+    if (!request.has_score_mod)
+        return {request.row_instructions > kMostOfPosition ? kSavesBeside : 0, kSavesAll};
     std::vector<int> forms = {0};
     const bool is_quick = !request.computes_much();
     if (is_quick && can_spill_beside(request)) forms.push_back(kSavesBeside);
     forms.push_back(kSavesAll);
-    if (!request.has_score_mod) return forms;
     if (!request.folds_derivative || !request.has_window) forms.push_back(kModifiesInParts);
     if (request.folds_derivative && (is_quick || request.has_window))
         forms.push_back(kSubtractsApart);
@@ -304,24 +306,30 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
     config.beside_spills = precedes_beside && config.saving_forms > 1 && request.has_score_mod
                                ? kMostBeside
                                : std::numeric_limits<int>::max();
-    // Spilling so few bytes takes less time than the code for an element, and forms seldom help.
-    constexpr int kSpillsOfLarge = 64;
-    // Bytes that may spill in the warps that sum tables or shifted reads; no form avoids this.
-    constexpr int kSpillsOfTables = 128, kSpillsOfShifts = 160;
-    // Forms that save registers cost more than spilling a few words that are read once per tile.
-    constexpr int kSpillsOfScoreMods = 16;
-    const bool is_first_of_score_mod = request.has_score_mod && comes_again &&
-                                       tile.saves_registers == 0 && !tile.has_dense_bias() &&
-                                       !adds_elements;
-    config.tolerated_spills =
-        request.is_long && !is_last                         ? kSpillsOfLong
-        : request.is_large && config.writes_scores_once     ? kSpillsOfLarge
-        : tile.table_words > 0 && tile.saves_registers == 0 ? kSpillsOfTables
-        : request.sums_shifts && tile.saves_registers == 0  ? kSpillsOfShifts
-        : is_first_of_score_mod                             ? kSpillsOfScoreMods
-        : comes_again || adds_elements                      ? 0
-        : is_last || tile.has_dense_bias() || config.key_width != 0 || tile.table_words > 0 ? 256
-                                                                                            : 128;
+    // The bytes that a kernel may spill and is kept: those of the first row that holds.
+    struct Tolerance {
+        bool holds;
+        int bytes;
+    };
+    const bool is_first = at == 0 || all[at - 1].saving_forms == 0; // of a tile's forms
+    const Tolerance tolerances[] = {
+        // The computation of an element takes far longer.
+        {request.is_long && !is_last, kSpillsOfLong},
+        // It takes longer, and forms seldom help.
+        {request.is_large && config.writes_scores_once, 64},
+        // Warps that sum tables or shifted reads spill, which no form avoids.
+        {is_first && tile.table_words > 0, 128},
+        {is_first && request.sums_shifts, 160},
+        // What forms that save registers compute again costs more than a few words that are stored
+        // once and read in each tile, but for those of warps that copy dense biases.
+        {is_first && comes_again && !tile.has_dense_bias() && !adds_elements, 16},
+        // Another form, or the generic kernel, is as fast.
+        {comes_again || adds_elements, 0},
+        // The generic kernel, which follows, has half the speed.
+        {is_last || tile.has_dense_bias() || config.key_width != 0 || tile.table_words > 0, 256},
+        // Smaller tiles follow.
+        {true, 128}};
+    config.tolerated_spills = std::ranges::find_if(tolerances, &Tolerance::holds)->bytes;
     config.reason = "wgmma, dk and dv of a tile of keys, dq by ";
     config.reason +=
         shares || tile.adds_bias_gradients ? "additions from registers" : "TMA reductions";
