@@ -5,6 +5,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <tuple>
 #include <vector>
 
 #include "api/choose_candidate.h"
@@ -92,6 +93,27 @@ TEST_CASE("candidates are compiled until one does not spill, two at once where t
             CHECK(choose(candidates, made, has_room).at == one.chosen);
             CHECK(made.asked() == (has_room ? one.asked_with_room : one.asked));
         }
+}
+
+TEST_CASE("a mask's first form is kept where it spills a few words, and has one form after it") {
+    for (const int row_instructions : {0, 240}) {
+        plan::KernelRequest request;
+        request.kind = plan::KernelKind::backward_fused;
+        request.arch = 90;
+        request.head_dim = request.head_dim_v = 128;
+        request.has_block_mask = request.computes_rows = true;
+        request.row_instructions = row_instructions;
+        const std::vector<KernelConfig> candidates = plan::candidates(request);
+        for (const auto& [first, second, chosen] :
+             {std::tuple{16, 0, 0}, {20, 0, 1}, {98, 92, 1}, {92, 98, 0}}) {
+            std::vector<Outcome> outcomes(candidates.size());
+            outcomes[0].spills = first;
+            outcomes[1].spills = second;
+            Made made(outcomes);
+            CHECK(choose(candidates, made, false).at == static_cast<std::size_t>(chosen));
+            CHECK(made.asked().size() == (first <= 16 ? 1 : 2));
+        }
+    }
 }
 
 TEST_CASE("where elements are added one by one, spills that no form saves lead to another family") {
