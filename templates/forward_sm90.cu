@@ -46,6 +46,7 @@ struct Consumer {
     Position<Values> value{};
     Biases bias{};
     Index2dRows index_2d_rows{shared, thread};
+    AddendStep addend_step{shared, thread};
     TabulatedValues tabulated{};
     TableStages tables{};
     KeyKinds key_kinds{};
@@ -74,8 +75,8 @@ struct Consumer {
     }
     __device__ void issue_scores(Scores& scores, Operand queries) const {
         mod::mma_qk<Logits::kStartsWithBias || KeyKinds::kComeBeforeProducts>(
-            scores, queries.low, key_operand().low, index_2d_rows.operand(key.stage),
-            index_2d_rows.unit());
+            scores, queries.low, key_operand().low, addend_step.of_queries(key.stage),
+            addend_step.of_keys(key.stage));
     }
     __device__ unsigned value_address() const { return shared.values.at(value.stage); }
     __device__ Operand value_operand() const {
@@ -304,7 +305,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     const int warpgroup = uniform(static_cast<int>(threadIdx.x) / 128);
     const int bias_producers = Biases::producers(maps);
     if (threadIdx.x == 0) initialise_barriers(shared, bias_producers);
-    Index2dRows::store_unit(attention, shared);
+    AddendStep::store_unit(attention, shared);
     __syncthreads();
     if (warpgroup == 0) {
         release_registers_to<kProducerRegisters>();

@@ -454,6 +454,21 @@ bool are_products(const ir::Graph& graph, const ScoreParts& parts) {
            parts.distance_addend == kNoNode && parts.element_addend == kNoNode;
 }
 
+bool multiplies_key_addend(const ir::Graph& graph, const ScoreParts& parts) {
+    // Addends are divided by what multiplies products, which must not change their size much.
+    constexpr double kMost = 1024;
+    if (!parts.found() || parts.key_addend == kNoNode) return false;
+    const ir::Node& multiplier = graph[parts.multiplier];
+    return multiplier.op == ir::Op::const_real && multiplier.real >= 1 / kMost &&
+           multiplier.real <= kMost;
+}
+
+bool adds_keys_alone(const ir::Graph& graph, const ScoreParts& parts) {
+    return multiplies_key_addend(graph, parts) && parts.cap == kNoNode && parts.slope == kNoNode &&
+           parts.quotient_addend == kNoNode && parts.remainder_addend == kNoNode &&
+           parts.distance_addend == kNoNode && parts.element_addend == kNoNode;
+}
+
 bool adds_by_position(const Mod& mod, const ScoreParts& parts) {
     const bool has_slope = parts.slope != kNoNode && mod.place[parts.slope] <= Place::head;
     return parts.are_exponents() && (has_slope || parts.distance_addend != kNoNode);

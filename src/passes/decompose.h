@@ -93,6 +93,10 @@ bool starts_with_tables(const ir::Graph& graph, const ScoreParts& parts);
 bool multiplies_by_one(const ir::Graph& graph, const ScoreParts& parts);
 // Whether, in addition, nothing is added except by the matrix products.
 bool are_products(const ir::Graph& graph, const ScoreParts& parts);
+// Whether matrix products can bring what is added by key, and whether nothing else changes the
+// score then but a number for the whole row.
+bool multiplies_key_addend(const ir::Graph& graph, const ScoreParts& parts);
+bool adds_keys_alone(const ir::Graph& graph, const ScoreParts& parts);
 // Whether all addends depend on positions through a slope of the head or a function of the
 // distance, so that they are largest at an end of the keys or near the query.
 bool adds_by_position(const Mod& mod, const ScoreParts& parts);

@@ -93,6 +93,8 @@ struct KernelRequest {
     // key index, those with tables and with aligned tables on chip, and the one by kinds of keys.
     passes::TabulatedValues tabulated, tabulated_by_index_2d, tabulated_with_tables,
         tabulated_with_aligned_tables, tabulated_with_kinds;
+    // passes::multiplies_key_addend() and passes::adds_keys_alone() of the plain decomposition.
+    bool multiplies_key_addend = false, adds_keys_alone = false;
     bool adds_by_position = false; // passes::adds_by_position() of the plain decomposition
     bool adds_kinds_alone = false; // apart from products by key_kinds, nothing changes the scores
     int key_kinds = 0;             // kinds of keys whose addends QK may multiply; 0 for none

@@ -133,6 +133,10 @@ Program::Program(passes::Mod mod, CompileOptions options, Target target)
     forward_.bias_bytes = forward_bias_bytes_;
     forward_.key_index_2d = key_index_2d_;
     forward_.tabulated = passes::tabulated_values(decomposed_);
+    forward_.multiplies_key_addend =
+        passes::multiplies_key_addend(decomposed_.mod.program.graph, decomposed_.parts);
+    forward_.adds_keys_alone =
+        passes::adds_keys_alone(decomposed_.mod.program.graph, decomposed_.parts);
     forward_.adds_by_position = passes::adds_by_position(decomposed_.mod, decomposed_.parts);
     if (decomposed_by_index_2d_)
         forward_.tabulated_by_index_2d = passes::tabulated_values(*decomposed_by_index_2d_);

@@ -8,6 +8,7 @@ constexpr int kExpandedStep = 128; // numbers that a block of threads computes
 // Entries past the end that forward tiles may read: a tile may start at the last row and has up to
 // this many rows. Backward tiles end at a multiple of kExpandedStep.
 constexpr int kForwardOverhang = 192;
+constexpr int kOperandFloats = 4; // of a key's operand, as which products bring its addend
 
 FLEXC_SHARED constexpr long long expanded_length(long long rows, int overhang) {
     return (rows + overhang + kExpandedStep - 1) / kExpandedStep * kExpandedStep;

@@ -6,6 +6,8 @@ namespace defaults {
 
 struct TabulatedVectors {
     static constexpr int kByKey = 0, kByDistance = 0; // how many there are
+    // The first by key is an operand of products (sm90/key_addend.cuh), not a vector of floats.
+    static constexpr bool kMultipliesFirst = false;
     // With 2, a second copy lacks the first entry, so that pairs of entries that begin at odd ones
     // are aligned in it.
     static constexpr int kDistanceCopies = 1;

@@ -14,6 +14,12 @@ struct Barrier {
     __device__ void arrive() const {
         asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address) : "memory");
     }
+    // Announces bytes that copies will bring, beside those of an arrival.
+    __device__ void expect(int bytes) const {
+        asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(address),
+                     "r"(bytes)
+                     : "memory");
+    }
     // Arrives, and announces bytes that copies will bring.
     __device__ void arrive_expecting(int bytes) const {
         asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address),

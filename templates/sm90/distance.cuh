@@ -64,13 +64,20 @@ struct Entry {
     }
 };
 
+// Returns the address of a head's operands. Those of all heads lie before the vectors by key.
+__device__ inline float* key_operands(const KernelArguments& attention, int head) {
+    return attention.key_values +
+           static_cast<long long>(kOperandFloats) * head * padded(attention.kv_len);
+}
+
 // Return the address of a head's vector. which: its index among the vectors.
 __device__ inline float* distance_vector(const KernelArguments& attention, int head, int which) {
     const long long vector = static_cast<long long>(which) * vector_heads(attention) + head;
     return attention.distance_values + vector * distance_count(attention);
 }
 __device__ inline float* key_vector(const KernelArguments& attention, int head, int which) {
-    const long long vector = static_cast<long long>(which) * vector_heads(attention) + head;
+    const int before = mod::TabulatedVectors::kMultipliesFirst ? which - 1 + kOperandFloats : which;
+    const long long vector = static_cast<long long>(before) * vector_heads(attention) + head;
     return attention.key_values + vector * padded(attention.kv_len);
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "sm90/distance.cuh"
+#include "sm90/key_addend.cuh"
 
 namespace sm90 {
 
@@ -14,8 +15,14 @@ __device__ inline void expand_keys(const KernelArguments& attention,
     Entry entry = Entry::of_key(attention, block);
     if (kRepeatsLast && !entry.exists) entry.key = attention.kv_len - 1;
     entry.visit(attention, arguments, [&](const mod::At& at) {
+        if constexpr (kMultipliesKeyAddend) {
+            const float addend = entry.exists ? mod::TabulatedVectors::key_value(at, 0) : 0;
+            *reinterpret_cast<KeyAddend*>(key_operands(attention, entry.head) +
+                                          kOperandFloats * entry.index) =
+                KeyAddend(addend, attention.scale * mod::multiplier(at));
+        }
 #pragma unroll
-        for (int i = 0; i < mod::TabulatedVectors::kByKey; ++i)
+        for (int i = kFirstStagedKey; i < mod::TabulatedVectors::kByKey; ++i)
             key_vector(attention, entry.head, i)[entry.index] =
                 kRepeatsLast || entry.exists ? mod::TabulatedVectors::key_value(at, i) : 0;
     });

@@ -5,6 +5,7 @@
 
 #include "sm90/forward_dense_bias.cuh"
 #include "sm90/forward_index_2d.cuh"
+#include "sm90/forward_key_addend.cuh"
 #include "sm90/forward_key_blocks.cuh"
 #include "sm90/forward_key_copies.cuh"
 #include "sm90/forward_key_kinds.cuh"

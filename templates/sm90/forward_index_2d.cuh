@@ -4,6 +4,7 @@
 #pragma once
 
 #include "common/select.h"
+#include "sm90/addend_parts.cuh"
 #include "sm90/forward_key_blocks.cuh"
 #include "sm90/forward_tasks.cuh"
 #include "sm90/key_width.cuh"
@@ -11,21 +12,6 @@
 #include "sm90/tma.cuh"
 
 namespace sm90 {
-
-// Three bf16 numbers that add up to a float, eight bits of it each, in the upper halves of words.
-struct Parts {
-    unsigned high, middle, low;
-
-    __device__ explicit Parts(float x) {
-        constexpr unsigned kUpper = 0xffff0000u;
-        const unsigned bits = __float_as_uint(x);
-        high = bits & kUpper;
-        // A number that had 16 bits in memory leaves no rest; infinity must not leave NaN.
-        const float rest = (bits & ~kUpper) == 0 ? 0 : x - __uint_as_float(high);
-        middle = __float_as_uint(rest) & kUpper;
-        low = __float_as_uint(rest - __uint_as_float(middle));
-    }
-};
 
 // Store the operands whose product is what rows of the 2-D key index add to products: for each
 // query the parts of its number, h, and for all keys those of half of 1 / scale, u, in the order of
@@ -119,17 +105,12 @@ struct NoIndex2dRows {
     static constexpr int kProducers = 0;         // threads
     static constexpr int kProducersWithKeys = 0; // those of them that arrive where keys do
     static __device__ void initialise(const Shared&) {}
-    static __device__ void store_unit(const AttentionArguments&, const Shared&) {}
     static __device__ void produce(const AttentionArguments&, const mod::Arguments&,
                                    const Shared&) {}
 
     __device__ NoIndex2dRows(const Shared&, const ConsumerThread&) {}
     // Called by consumers after logits.prepare().
     __device__ void load(Logits&, const Shared&, const ConsumerThread&) {}
-    // Return operands of MMAs: that of the rows, which come with the keys of this stage, and that
-    // of the unit.
-    __device__ unsigned operand(int) const { return 0; }
-    __device__ unsigned unit() const { return 0; }
 };
 
 constexpr int kFirstIndex2dThread = 128 - kIndex2dThreads; // in the producer warpgroup
@@ -190,17 +171,12 @@ class LoadedIndex2dRows : public NoIndex2dRows {
 // full and empty with the keys.
 class MultipliedIndex2dRows : public NoIndex2dRows {
   public:
+    using NoIndex2dRows::NoIndex2dRows;
     static constexpr int kProducers = kIndex2dThreads, kProducersWithKeys = kIndex2dThreads;
     static __device__ void store_addend(unsigned to, float addend) {
         store_index_2d_row(to, addend);
     }
     static __device__ void publish() { publish_shared(); } // to MMAs
-    // Stores what all addends are multiplied with, for eight keys: eight threads store one each.
-    static __device__ void store_unit(const AttentionArguments& attention, const Shared& shared) {
-        if (threadIdx.x >= 8) return;
-        store_index_2d_unit(shared.index_2d_unit + kIndex2dRowBytes * threadIdx.x, attention.scale);
-        publish_shared();
-    }
     static __device__ void produce(const AttentionArguments& attention,
                                    const mod::Arguments& arguments, const Shared& shared) {
         if (threadIdx.x >= kFirstIndex2dThread)
@@ -208,27 +184,33 @@ class MultipliedIndex2dRows : public NoIndex2dRows {
                                                        static_cast<int>(threadIdx.x) -
                                                            kFirstIndex2dThread);
     }
-
-    __device__ MultipliedIndex2dRows(const Shared& shared, const ConsumerThread& thread)
-        : NoIndex2dRows(shared, thread),
-          rows_(held(shared.index_2d_rows.at(0) + 64 * thread.warpgroup * kIndex2dRowBytes)),
-          unit_(held(shared.index_2d_unit)) {}
-    __device__ unsigned operand(int stage) const {
-        return rows_ + stage * (Index2dRing::kBytes >> 4);
-    }
-    __device__ unsigned unit() const { return unit_; }
-
-  private:
-    // Returns the low word of an operand without a swizzle, kept in a register: the compiler would
-    // compute it again for every product otherwise.
-    static __device__ unsigned held(unsigned address) {
-        return static_cast<unsigned>(uniform(static_cast<int>(Operand(address, 0).low)));
-    }
-    unsigned rows_, unit_; // of the warpgroup's queries in the first stage
 };
 
 using Index2dRows =
     Select<kIndex2dRows == 0, NoIndex2dRows,
            Select<kMultipliesIndex2dRows, MultipliedIndex2dRows, LoadedIndex2dRows>>;
+
+// The operands of a consumer warpgroup: addends of queries, and the unit of keys.
+class Index2dStep {
+  public:
+    // Stores what all addends are multiplied with, for eight keys: eight threads store one each.
+    static __device__ void store_unit(const AttentionArguments& attention, const Shared& shared) {
+        if (threadIdx.x >= 8) return;
+        store_index_2d_unit(shared.unit + kIndex2dRowBytes * threadIdx.x, attention.scale);
+        publish_shared();
+    }
+
+    __device__ Index2dStep(const Shared& shared, const ConsumerThread& thread)
+        : rows_(
+              held_operand(shared.index_2d_rows.at(0) + 64 * thread.warpgroup * kIndex2dRowBytes)),
+          unit_(held_operand(shared.unit)) {}
+    __device__ unsigned of_queries(int stage) const {
+        return rows_ + stage * (Index2dRing::kBytes >> 4);
+    }
+    __device__ unsigned of_keys(int) const { return unit_; }
+
+  private:
+    unsigned rows_, unit_; // of the warpgroup's queries in the first stage
+};
 
 } // namespace sm90

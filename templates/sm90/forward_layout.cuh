@@ -37,7 +37,7 @@ constexpr bool kPreparesEarly = kConsumers == 2 && mod::kHeadDimV <= 128;
 constexpr int round_up_16(int x) { return (x + 15) / 16 * 16; }
 
 constexpr ForwardLayout kLayout = forward_layout(mod::kSizes);
-static_assert(kLayout.header_bytes <= kLayout.index_2d_unit);
+static_assert(kLayout.header_bytes <= kLayout.unit);
 static_assert(kLayout.bytes <= mod::kSharedBytes);
 
 constexpr KindCopiesLayout kKindCopies = kind_copies_layout(mod::kKeyTile, mod::kSizes.kind_copies);
@@ -57,12 +57,16 @@ using TabulatedRing = Stages<kLayout.tabulated.stages, kLayout.tabulated.bytes>;
 // Addends of rows of the 2-D key index, by row, then by query. Where tiles are single rows they are
 // an operand of products (see forward_index_2d.cuh), full and empty with their keys; else floats.
 using Index2dRing = Stages<kLayout.index_2d_rows.stages, kLayout.index_2d_rows.bytes>;
+using KeyAddendRing = Stages<kLayout.key_addends.stages, kLayout.key_addends.bytes>;
 using TableRing = Stages<kLayout.tables.stages, kLayout.tables.bytes>;
 using KeyTasks = Stages<kLayout.key_tasks.stages, kLayout.key_tasks.bytes>;
 
 constexpr bool kStagesTables = mod::kSizes.table_words != 0;
+constexpr bool kMultipliesKeyAddend = mod::kSizes.multiplies_key_addend;
+// Vectors by key whose slices are staged begin with this one.
+constexpr int kFirstStagedKey = kMultipliesKeyAddend ? 1 : 0;
 constexpr bool kHasTabulated =
-    mod::TabulatedVectors::kByKey != 0 || mod::TabulatedVectors::kByDistance != 0;
+    mod::TabulatedVectors::kByKey != kFirstStagedKey || mod::TabulatedVectors::kByDistance != 0;
 constexpr bool kMultipliesIndex2dRows = mod::kSizes.multiplies_index_2d_rows;
 constexpr int kIndex2dRows = mod::kSizes.index_2d_rows;
 constexpr int kIndex2dRowBytes = ForwardLayout::addend_bytes(kMultipliesIndex2dRows);
@@ -121,14 +125,15 @@ struct Shared {
     TabulatedRing tabulated;
     Index2dRing index_2d_rows;
     TableRing tables;
-    KeyTasks key_tasks;     // tasks for the threads that copy keys
-    unsigned index_2d_unit; // what rows of the 2-D key index are multiplied with, for eight keys
-    unsigned tasks;         // one for each stage of queries
-    unsigned spare;         // a word that is never read
-    unsigned key_blocks;    // a word for each stage of keys
-    unsigned lengths;       // of requests, one for each stage of queries
-    unsigned kind_places;   // which copy of addends each key takes
-    unsigned kind_copies;   // the copies of addends by kinds of keys
+    KeyTasks key_tasks;        // tasks for the threads that copy keys
+    KeyAddendRing key_addends; // operands, full and empty with their keys
+    unsigned unit;             // what addends are multiplied with, for eight rows
+    unsigned tasks;            // one for each stage of queries
+    unsigned spare;            // a word that is never read
+    unsigned key_blocks;       // a word for each stage of keys
+    unsigned lengths;          // of requests, one for each stage of queries
+    unsigned kind_places;      // which copy of addends each key takes
+    unsigned kind_copies;      // the copies of addends by kinds of keys
 
     __device__ explicit Shared(unsigned memory)
         : queries(at<Queries>(memory, kLayout.queries)), keys(at<Keys>(memory, kLayout.keys)),
@@ -138,10 +143,10 @@ struct Shared {
           index_2d_rows(at<Index2dRing>(memory, kLayout.index_2d_rows)),
           tables(at<TableRing>(memory, kLayout.tables)),
           key_tasks(at<KeyTasks>(memory, kLayout.key_tasks)),
-          index_2d_unit(memory + kLayout.index_2d_unit), tasks(memory + kLayout.tasks),
-          spare(memory + kLayout.spare), key_blocks(memory + kLayout.key_blocks),
-          lengths(memory + kLayout.lengths), kind_places(memory + kLayout.kind_places),
-          kind_copies(memory + kLayout.kind_copies) {}
+          key_addends(at<KeyAddendRing>(memory, kLayout.key_addends)), unit(memory + kLayout.unit),
+          tasks(memory + kLayout.tasks), spare(memory + kLayout.spare),
+          key_blocks(memory + kLayout.key_blocks), lengths(memory + kLayout.lengths),
+          kind_places(memory + kLayout.kind_places), kind_copies(memory + kLayout.kind_copies) {}
 
     __device__ unsigned task(int stage) const { return tasks + stage * Task::kBytes; }
     // Returns the address of the word that says which tile of keys a stage holds, where consumers

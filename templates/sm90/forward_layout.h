@@ -15,16 +15,21 @@ struct ForwardSizes {
     int shifted_bytes = 0;            // of tiles of shifted reads
     int shifted_end_bytes = 0;        // of the ends of their lines, where all reads are clamped
     int shifted_stages = 0;           // number of the tiles' stages then
-    int key_values = 0;               // vectors tabulated for each key
+    int key_values = 0;               // vectors tabulated for each key, without those multiplied
     int distance_values = 0;          // vectors tabulated for each distance q - kv
     int index_2d_rows = 0;            // of the 2-D key index in a tile, where they have addends
     bool multiplies_index_2d_rows = false; // those addends come with the products of QK
+    bool multiplies_key_addend = false;    // what is added by key does
     int table_words = 0, table_stages = 0; // words of all slices of tables; copies of them
     bool copies_keys = false;              // threads copy keys and values, not TMA
     int kind_columns = 0; // for kinds of keys; 0 where no addend comes with products by kinds
     int kind_copies = 0;  // kinds of keys whose addends each lane has a copy of; 0 where none has
 
     FLEXC_SHARED constexpr bool adds_kinds() const { return kind_columns != 0 || kind_copies != 0; }
+    // Whether QK has one more step, whose operands are 16 bytes for each row, without a swizzle.
+    FLEXC_SHARED constexpr bool has_addend_step() const {
+        return multiplies_index_2d_rows || multiplies_key_addend;
+    }
 };
 
 // A tile of the dense bias, in which lanes that read the same columns of eight rows do not meet in
@@ -108,19 +113,18 @@ struct ForwardLayout {
     static constexpr int kSwizzleBytes = 1024; // after which the swizzle repeats: where tiles start
     static constexpr int kTaskBytes = 48;      // what the producer says about a tile of queries
     static constexpr int kLengthBytes = 32;    // and about its request, where queries are ragged
-    static constexpr int kIndex2dUnitBytes = 128;
-    // The last operand of the 2-D key index ends so much earlier than it would if the two halves of
-    // its columns, which are the same memory, lay side by side: compute-sanitizer sees it so.
-    static constexpr int kIndex2dReach = 1024;
+    static constexpr int kAddendBytes = 16;    // of a row's parts of an addend
+    static constexpr int kUnitBytes = 8 * kAddendBytes;
 
     RingLayout queries, keys, values, biases, shifted_ends, tabulated, index_2d_rows, tables;
-    RingLayout key_tasks;  // of tasks for the threads that copy keys
-    int tasks = 0;         // one for each stage of queries
-    int spare = 0;         // a word that is never read
-    int key_blocks = 0;    // which tile a block mask chose, a word for each stage of keys
-    int lengths = 0;       // of requests, one for each stage of queries
-    int header_bytes = 0;  // all of these and the barriers
-    int index_2d_unit = 0; // what rows of the 2-D key index are multiplied with, for eight keys
+    RingLayout key_addends; // operands, full and empty with their keys
+    RingLayout key_tasks;   // of tasks for the threads that copy keys
+    int tasks = 0;          // one for each stage of queries
+    int spare = 0;          // a word that is never read
+    int key_blocks = 0;     // which tile a block mask chose, a word for each stage of keys
+    int lengths = 0;        // of requests, one for each stage of queries
+    int header_bytes = 0;   // all of these and the barriers
+    int unit = 0;           // what addends are multiplied with, for eight rows
     // Offsets of the columns for kinds of keys in a stage of queries, and in one of keys.
     int kind_queries = 0, kind_keys = 0;
     // Offsets of the bytes that say which copies keys take, for each stage of keys and once for a
@@ -139,7 +143,7 @@ struct ForwardLayout {
     }
     // Bytes of the addend of a query and a row of the 2-D key index: an operand, or a float.
     static FLEXC_SHARED constexpr int addend_bytes(bool are_operands) {
-        return are_operands ? 16 : 4;
+        return are_operands ? kAddendBytes : 4;
     }
 };
 
@@ -157,6 +161,16 @@ struct ForwardAllocator {
         return ring;
     }
 };
+
+// Bytes by which the last operand of addends ends earlier than it would if the two halves of its
+// columns, which are the same memory, lay side by side: compute-sanitizer sees it so.
+FLEXC_SHARED constexpr int addend_reach(const ForwardSizes& sizes) {
+    constexpr int kWarpgroupRows = 64;
+    const int rows = sizes.multiplies_key_addend      ? sizes.key_tile
+                     : sizes.multiplies_index_2d_rows ? kWarpgroupRows
+                                                      : 0;
+    return rows * ForwardLayout::kAddendBytes;
+}
 
 FLEXC_SHARED constexpr ForwardLayout forward_layout(const ForwardSizes& sizes) {
     const int key_bytes =
@@ -192,6 +206,8 @@ FLEXC_SHARED constexpr ForwardLayout forward_layout(const ForwardSizes& sizes) {
                                                    sizes.distance_values * slices.distance_bytes);
     layout.index_2d_rows =
         next.ring(sizes.stages, sizes.index_2d_rows * sizes.query_tile * addend_bytes);
+    layout.key_addends = next.ring(sizes.multiplies_key_addend ? sizes.stages : 0,
+                                   sizes.key_tile * ForwardLayout::kAddendBytes);
     layout.tables = next.ring(sizes.table_stages, 4 * sizes.table_words);
     constexpr int kKeyTasks = 2; // tasks that are handed on early
     layout.key_tasks = next.ring(sizes.copies_keys ? kKeyTasks : 0, ForwardLayout::kTaskBytes);
@@ -203,9 +219,8 @@ FLEXC_SHARED constexpr ForwardLayout forward_layout(const ForwardSizes& sizes) {
     layout.header_bytes = layout.kind_places + (sizes.stages + 1) * copies.key_bytes;
     constexpr int kWarpRows = 16;
     layout.kind_copies = next.take(sizes.query_tile / kWarpRows * copies.warp_bytes);
-    layout.index_2d_unit = ForwardLayout::kSwizzleBytes - ForwardLayout::kIndex2dUnitBytes;
-    layout.bytes =
-        next.memory + (sizes.multiplies_index_2d_rows ? ForwardLayout::kIndex2dReach : 0);
+    layout.unit = ForwardLayout::kSwizzleBytes - ForwardLayout::kUnitBytes;
+    layout.bytes = next.memory + addend_reach(sizes);
     return layout;
 }
 

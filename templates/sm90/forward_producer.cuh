@@ -87,8 +87,10 @@ __device__ inline void produce(const KernelArguments& attention, const mod::Argu
         const auto nothing = [](int) {};
         const auto load_key = [&](MaskTile block) {
             at.row = first_key + block.index * mod::kKeyStep;
-            load_stage(shared.keys, key, maps.k, at, kKeyPanel, kPanels,
-                       [&](int stage) { KeyBlocks::announce(shared, stage, block); });
+            load_stage(shared.keys, key, maps.k, at, kKeyPanel, kPanels, [&](int stage) {
+                KeyBlocks::announce(shared, stage, block);
+                KeyAddends::load(attention, task, block.index, shared, stage);
+            });
             tabulated.load_slices(attention, task, block.index, shared);
         };
         const auto load_value = [&](int tile) {

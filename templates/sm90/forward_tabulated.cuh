@@ -20,6 +20,7 @@ class TabulatedTile {
 
   public:
     static constexpr int kKeys = mod::TabulatedVectors::kByKey ? mod::TabulatedVectors::kByKey : 1;
+    static constexpr int kStagedKeys = mod::kSizes.key_values;
     static constexpr int kDistances =
         mod::TabulatedVectors::kByDistance ? mod::TabulatedVectors::kByDistance : 1;
 
@@ -30,14 +31,13 @@ class TabulatedTile {
         // second of two columns is nearer.
         const int nearest = row - column - 1 + 8;
         const int start = nearest % 2 == 0 ? nearest : kTabulatedSlices.twin + nearest - 1;
-        distances_from_ =
-            slices + mod::TabulatedVectors::kByKey * kTabulatedSlices.key_bytes + 4 * start;
+        distances_from_ = slices + kStagedKeys * kTabulatedSlices.key_bytes + 4 * start;
     }
     // Loads what eight keys need. Called in order, from the first on: the first row is as far from
     // these keys as the second is from the next.
     __device__ void load(int pair) {
 #pragma unroll
-        for (int i = 0; i < mod::TabulatedVectors::kByKey; ++i)
+        for (int i = 0; i < kStagedKeys; ++i)
             keys_[i][pair].load(keys_from_ + i * kTabulatedSlices.key_bytes + 32 * pair);
 #pragma unroll
         for (int i = 0; i < mod::TabulatedVectors::kByDistance; ++i) {
@@ -54,8 +54,8 @@ class TabulatedTile {
     __device__ KeyValues of_key(int columns) const {
         KeyValues values;
 #pragma unroll
-        for (int i = 0; i < mod::TabulatedVectors::kByKey; ++i)
-            values.of_key[i] = __uint_as_float(
+        for (int i = 0; i < kStagedKeys; ++i)
+            values.of_key[kFirstStagedKey + i] = __uint_as_float(
                 load_shared_word(keys_from_ + i * kTabulatedSlices.key_bytes + 4 * columns));
         return values;
     }
@@ -66,15 +66,15 @@ class TabulatedTile {
     __device__ Values of(int r, int j) const {
         Values values;
 #pragma unroll
-        for (int i = 0; i < mod::TabulatedVectors::kByKey; ++i)
-            values.of_key[i] = key(i, j);
+        for (int i = 0; i < kStagedKeys; ++i)
+            values.of_key[kFirstStagedKey + i] = key(i, j);
 #pragma unroll
         for (int i = 0; i < mod::TabulatedVectors::kByDistance; ++i)
             values.of_distance[i] = distance(i, r, j);
         return values;
     }
-    // Return the i-th value of the thread's j-th column, and the i-th by distance, of that column
-    // and row r.
+    // Return the i-th staged value of the thread's j-th column, and the i-th by distance, of that
+    // column and row r.
     __device__ float key(int i, int j) const {
         return j % 2 == 0 ? keys_[i][j / 2].first() : keys_[i][j / 2].second();
     }
@@ -95,14 +95,15 @@ __device__ inline void load_tabulated(const KernelArguments& attention, const Ta
     slices.empty(position.stage).wait(position.parity ^ 1);
     const Barrier full = slices.full(position.stage);
     constexpr int kBytes = 4 * kTabulatedSlices.distances;
-    full.arrive_expecting(mod::TabulatedVectors::kByKey * kTabulatedSlices.key_bytes +
+    full.arrive_expecting(TabulatedTile::kStagedKeys * kTabulatedSlices.key_bytes +
                           mod::TabulatedVectors::kByDistance *
                               mod::TabulatedVectors::kDistanceCopies * kBytes);
     const int head = vector_head(attention, task.b, task.h), key = tile * mod::kKeyTile;
     unsigned to = slices.at(position.stage);
 #pragma unroll
-    for (int i = 0; i < mod::TabulatedVectors::kByKey; ++i) {
-        load_bytes(to, key_vector(attention, head, i) + key, kTabulatedSlices.key_bytes, full);
+    for (int i = 0; i < TabulatedTile::kStagedKeys; ++i) {
+        load_bytes(to, key_vector(attention, head, kFirstStagedKey + i) + key,
+                   kTabulatedSlices.key_bytes, full);
         to += kTabulatedSlices.key_bytes;
     }
     const int first = padded(attention.kv_len) + task.first_row - key - mod::kKeyTile;

@@ -22,7 +22,7 @@ struct LogitForm {
     static constexpr bool kPlain = !mod::kHasScoreMod || kForm.is_product;
     static constexpr bool kAffine = !kPlain && kForm.is_affine;
     static constexpr bool kCapped = kAffine && kForm.is_capped;
-    static constexpr bool kHasRowAddend = kAffine && kForm.has_row_addend;
+    static constexpr bool kHasRowAddend = (kPlain || kAffine) && kForm.has_row_addend;
 
     // Rows of the 2-D key index that a tile has; what is added for one of them is part of the base
     // where all threads agree on which of their columns are in it.

@@ -35,6 +35,14 @@ class LogitUnits {
     static __device__ float natural_of(float logit, float factor) {
         return fabsf(logit) == kMostFinite ? logit : multiply_finite(logit, factor);
     }
+    // Returns a large exponent as a score. An addend that is too large for units of products is the
+    // largest float in these, and in the result.
+    __device__ float natural_of_exponent(float at) const {
+        constexpr float kNearlyMost = 0x1.ffffep127f;
+        if (kMultipliesKeyAddend && fabsf(at) >= exponent(kNearlyMost))
+            return copysignf(kMostFinite, at);
+        return natural_of(at, kLn2);
+    }
     __device__ float lse_shift() const { return lse_shift_; }
     __device__ float of_addends() const { return of_addends_; }
 

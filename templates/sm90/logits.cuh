@@ -6,6 +6,7 @@
 #include "sm90/affine_logits.cuh"
 #include "sm90/element_addend.cuh"
 #include "sm90/plain_logits.cuh"
+#include "sm90/product_logits.cuh"
 
 namespace sm90 {
 
@@ -44,7 +45,7 @@ class ProgramLogits : public PlainLogits {
     }
 };
 
-using Logits = Select<LogitForm::kPlain, PlainLogits,
+using Logits = Select<LogitForm::kPlain, Select<kMultipliesKeyAddend, ProductLogits, PlainLogits>,
                       Select<!LogitForm::kAffine, ProgramLogits,
                              Select<LogitForm::kStartsWithBias, BiasFirstLogits, AffineLogits>>>;
 

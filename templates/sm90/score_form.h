@@ -6,8 +6,9 @@ namespace sm90 {
 // A score taken apart: multiplier * score and the addends, or cap * tanh of that. Functions of
 // mod.cuh have the values.
 struct ScoreForm {
-    bool is_affine = false;  // it could be taken apart; else mod::score() is all there is
-    bool is_product = false; // of queries and keys, with their kinds: nothing else is added
+    bool is_affine = false; // it could be taken apart; else mod::score() is all there is
+    // Of queries and keys, with their kinds or what keys add: nothing else is added but for rows.
+    bool is_product = false;
     bool is_capped = false;
     bool multiplier_is_one = false; // and known to be one
     // Addends, by what they change with; see mod.cuh.

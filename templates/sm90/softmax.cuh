@@ -326,7 +326,7 @@ class LateSoftmax : public SoftmaxRows {
     __device__ float reference_exponent(int r, const Logits&) const { return maximum[r]; }
     __device__ float lse(int r, float total, const Logits& form) const {
         const float at = reference_exponent(r, form), more = log2_fast(total) + form.lse_shift();
-        if (fabsf(at) >= kLargeExponent) return more * kLn2 + Logits::natural_of(at, kLn2);
+        if (fabsf(at) >= kLargeExponent) return more * kLn2 + form.natural_of_exponent(at);
         return (at + more) * kLn2;
     }
     __device__ float exponent_of_sink(int r, float sink, const Logits& form) const {

@@ -45,6 +45,7 @@ constexpr std::string_view kText = R"(
 #include "sm90/expand_keys.cuh"
 #include "sm90/softmax.cuh"
 #include "sm90/forward_index_2d.cuh"
+#include "sm90/forward_key_addend.cuh"
 using namespace sm90;
 template <typename Expand>
 void expand_all(const sm90::KernelArguments& attention, int entries, Expand expand) {
@@ -54,7 +55,9 @@ void expand_all(const sm90::KernelArguments& attention, int entries, Expand expa
 extern "C" long long count_expanded(const sm90::KernelArguments* attention, bool keys) {
     const int heads = vector_heads(*attention);
     using Vectors = mod::TabulatedVectors;
-    return keys ? heads * Vectors::kByKey * padded(attention->kv_len)
+    const int of_key =
+        Vectors::kMultipliesFirst ? Vectors::kByKey - 1 + kOperandFloats : Vectors::kByKey;
+    return keys ? heads * of_key * padded(attention->kv_len)
                 : heads * Vectors::kByDistance * Vectors::kDistanceCopies *
                       distance_count(*attention);
 }
@@ -72,7 +75,8 @@ void copy_tabulated(const sm90::KernelArguments& attention, int head, int first_
                     int first_key) {
     unsigned char* to = memory_of_block;
     const int at = vector_head(attention, head / attention.heads, head % attention.heads);
-    for (int i = 0; i < mod::TabulatedVectors::kByKey; ++i, to += kTabulatedSlices.key_bytes)
+    for (int i = kFirstStagedKey; i < mod::TabulatedVectors::kByKey;
+         ++i, to += kTabulatedSlices.key_bytes)
         std::memcpy(to, key_vector(attention, at, i) + first_key, kTabulatedSlices.key_bytes);
     const int first = padded(attention.kv_len) + first_row - first_key - mod::kKeyTile;
     for (int i = 0; i < mod::TabulatedVectors::kByDistance;
@@ -94,6 +98,21 @@ void add_index_2d_rows(Scores& scores, float scale, int lane) {
         for (int part = 0; part < 8; ++part)
             scores[i] +=
                 2 * bf16_at(kIndex2dRowBytes * query + 2 * part) * bf16_at(kUnit + 2 * part);
+    }
+}
+// The same of keys, as they were computed before.
+void add_key_addends(Scores& scores, const sm90::KernelArguments& attention, int head,
+                     int first_key, int lane) {
+    constexpr unsigned kUnit = 1 << 16;
+    store_key_unit(kUnit);
+    const int at = vector_head(attention, head / attention.heads, head % attention.heads);
+    std::memcpy(memory_of_block, key_operands(attention, at) + kOperandFloats * first_key,
+                KeyAddendRing::kBytes);
+    for (int i = 0; i < kScores; ++i) {
+        const int key = lane % 4 * 2 + fragment_column(i);
+        for (int part = 0; part < 8; ++part)
+            scores[i] += 2 * bf16_at(kUnit + 2 * part) *
+                         bf16_at(ForwardLayout::kAddendBytes * key + 2 * part);
     }
 }
 extern "C" bool is_bounded() { return Logits::kAreBounded; }
@@ -122,6 +141,8 @@ extern "C" void run(const unsigned long long* words, const sm90::KernelArguments
                                         kIndex2dRowBytes * thread, [] {});
             if (kLoadsIndex2dRows) logits.load_index_2d_rows(4 * (lane / 4));
             if (kMultipliesIndex2dRows) add_index_2d_rows(scores, attention->scale, lane);
+            if (kMultipliesKeyAddend)
+                add_key_addends(scores, *attention, head, first_key, lane);
             const int tile_row = warp_row / mod::kQueryTile * mod::kQueryTile;
             copy_tabulated(*attention, head, tile_row, first_key);
             logits.find_tabulated(0, warp_row - tile_row + lane / 4);
@@ -157,15 +178,21 @@ void check(const Case& one, std::mt19937& random) {
     CHECK(index_2d.width == one.width);
     const passes::DecomposedMod folded = passes::decompose_score(*mod, one.width);
     const passes::TabulatedValues expanded = passes::tabulated_values(folded);
+    const ir::Graph& graph = folded.mod.program.graph;
+    const bool multiplies_key_addend = passes::multiplies_key_addend(graph, folded.parts);
+    const bool adds_keys_alone = passes::adds_keys_alone(graph, folded.parts);
     const bool adds_by_position = passes::adds_by_position(folded.mod, folded.parts);
-    const plan::KernelConfig config = plan::candidates({.arch = 90,
-                                                        .dtype = DType::bf16,
-                                                        .has_score_mod = true,
-                                                        .key_index_2d = index_2d,
-                                                        .tabulated = expanded,
-                                                        .tabulated_by_index_2d = expanded,
-                                                        .adds_by_position = adds_by_position})
-                                          .front();
+    const plan::KernelConfig config =
+        plan::candidates({.arch = 90,
+                          .dtype = DType::bf16,
+                          .has_score_mod = true,
+                          .key_index_2d = index_2d,
+                          .tabulated = expanded,
+                          .tabulated_by_index_2d = expanded,
+                          .multiplies_key_addend = multiplies_key_addend,
+                          .adds_keys_alone = adds_keys_alone,
+                          .adds_by_position = adds_by_position})
+            .front();
     REQUIRE(config.specialized.has_value());
     CHECK(config.key_width == one.width);
     if (one.width != 0) CHECK(config.key_tile % one.width == 0);
@@ -330,6 +357,8 @@ TEST_CASE("what is computed before for keys and distances adds up to the mod") {
     const std::string vectors = "buffer c: bf16[B, H, KV_LEN]\nbuffer t: f32[H, N]\n";
     const std::string texts[] = {
         vectors + "score_mod = score + c[b, h, kv_idx]",
+        vectors + "score_mod = score + (-inf if kv_idx % 5 == 2 else c[b, h, kv_idx])",
+        vectors + "score_mod = score + c[b, h, kv_idx] + q_idx * 0.1",
         vectors + "score_mod = score + t[h, min(abs(q_idx - kv_idx), N - 1)]",
         vectors + "score_mod = score * 2 + t[h, q_idx - kv_idx]",
         vectors + "score_mod = score - c[b, 0, kv_idx] * 2 - t[h, kv_idx - q_idx] + "
@@ -375,6 +404,36 @@ TEST_CASE("what is added for rows of a grid comes with the products") {
               one.multiplies);
         request.dtype = DType::f16; // whose range is that of no float
         CHECK(!plan::candidates(request).front().specialized->sizes.multiplies_index_2d_rows);
+    }
+}
+
+TEST_CASE("what is added by key comes with the products") {
+    struct Decision {
+        std::string score;
+        bool multiplies, alone;
+    };
+    for (const Decision& one : {Decision{"score + c[kv_idx]", true, true},
+                                {"score - 2 * c[kv_idx] + log(1 + kv_idx) * h", true, true},
+                                {"score + (-inf if kv_idx > 9 else 0.0)", true, true},
+                                {"score + c[kv_idx] + 0.1 * q_idx", true, true},
+                                {"score * 2 - c[kv_idx]", true, true},
+                                {"score + c[kv_idx] + 0.1 * (q_idx - kv_idx)", true, false},
+                                {"score + c[kv_idx] + abs(q_idx - kv_idx)", true, false},
+                                {"score + c[kv_idx] + sqrt(q_idx * kv_idx)", true, false},
+                                {"9 * tanh((score + c[kv_idx]) / 9)", true, false},
+                                {"c[kv_idx] - score", false, false},
+                                {"score * 1e6 + c[kv_idx]", false, false},
+                                {"score * c[h] + c[kv_idx]", false, false},
+                                {"score + kv_idx * 0.1", false, false},
+                                {"score * c[kv_idx]", false, false}}) {
+        CAPTURE(one.score);
+        const auto mod =
+            test::lower_text("buffer c: f32[KV_LEN]\nscore_mod = " + one.score, 64, 64, false);
+        REQUIRE(mod.has_value());
+        const passes::DecomposedMod folded = passes::decompose_score(*mod);
+        const ir::Graph& graph = folded.mod.program.graph;
+        CHECK(passes::multiplies_key_addend(graph, folded.parts) == one.multiplies);
+        CHECK(passes::adds_keys_alone(graph, folded.parts) == one.alone);
     }
 }
 

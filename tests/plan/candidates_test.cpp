@@ -260,7 +260,7 @@ TEST_CASE(
             REQUIRE(sizes.query_tile == config.query_tile);
             REQUIRE(sizes.key_tile == config.key_tile);
             REQUIRE(sizes.bias_bytes == request.bias_bytes);
-            REQUIRE(layout.header_bytes <= layout.index_2d_unit);
+            REQUIRE(layout.header_bytes <= layout.unit);
 
             const std::array rings = {layout.queries,  layout.keys,      layout.values,
                                       layout.biases,   layout.tabulated, layout.index_2d_rows,

@@ -67,16 +67,19 @@ std::string from_float(const Layout& layout, NodeId id, const std::string& text)
     if (parts.quotient_addend == kNoNode) sizes.index_2d_rows = 0;
     return sizes;
 }
-::sm90::ScoreForm form_of(const passes::Mod& mod, const passes::ScoreParts& parts) {
+::sm90::ScoreForm form_of(const passes::Mod& mod, const passes::ScoreParts& parts,
+                          bool multiplies_key_addend) {
     const auto has = [](NodeId part) { return part != kNoNode; };
     return {.is_affine = parts.found(),
-            .is_product = passes::are_products(mod.program.graph, parts),
+            .is_product =
+                passes::are_products(mod.program.graph, parts) ||
+                (multiplies_key_addend && passes::adds_keys_alone(mod.program.graph, parts)),
             .is_capped = has(parts.cap),
             .multiplier_is_one = passes::multiplies_by_one(mod.program.graph, parts),
             .has_row_addend = has(parts.row_addend),
             .has_remainder_addend = has(parts.remainder_addend),
             .has_element_addend = has(parts.element_addend),
-            .has_key_addend = has(parts.key_addend),
+            .has_key_addend = has(parts.key_addend) && !multiplies_key_addend,
             .has_distance_addend = has(parts.distance_addend),
             .has_slope = has(parts.slope),
             .slope_is_of_head = has(parts.slope) && mod.place[parts.slope] <= passes::Place::head,
@@ -116,6 +119,7 @@ std::string emit_sizes(const ::sm90::ForwardSizes& sizes) {
     constant.member("distance_values", sizes.distance_values);
     constant.member("index_2d_rows", sizes.index_2d_rows);
     constant.member("multiplies_index_2d_rows", sizes.multiplies_index_2d_rows);
+    constant.member("multiplies_key_addend", sizes.multiplies_key_addend);
     constant.member("kind_columns", sizes.kind_columns);
     constant.member("kind_copies", sizes.kind_copies);
     constant.member("table_words", sizes.table_words);
@@ -160,7 +164,7 @@ std::string emit_schedule(const plan::WarpSpecializedForward& forward) {
 
 // Returns the body of a function that selects one of the values, scaled as the kernel adds it.
 Body values_of(const Layout& layout, const passes::ScoreParts& parts,
-               const std::vector<NodeId>& values) {
+               const std::vector<NodeId>& values, bool multiplies_first = false) {
     Body body(layout, passes::Place::element, "at.");
     body.compute(values);
     for (std::size_t i = 0; i < values.size(); ++i) {
@@ -168,7 +172,8 @@ Body values_of(const Layout& layout, const passes::ScoreParts& parts,
         const std::string value = as_float(layout, values[i], body.text(values[i]));
         // Rounding toward zero keeps finite numbers finite in exponents, because -inf would hide an
         // element.
-        const bool becomes_exponent = i == 0 && is_addend && parts.are_exponents();
+        const bool becomes_exponent =
+            i == 0 && is_addend && parts.are_exponents() && !multiplies_first;
         body.line(formatted("if (value == {}) return {};", i,
                             becomes_exponent ? "__fmul_rz(" + value + ", 1.44269504f)" : value));
     }
@@ -177,18 +182,21 @@ Body values_of(const Layout& layout, const passes::ScoreParts& parts,
 }
 
 std::string emit_vectors(const Layout& layout, const passes::ScoreParts& parts,
-                         const passes::TabulatedValues& tabulated) {
+                         const plan::WarpSpecializedForward& forward) {
+    const passes::TabulatedValues& tabulated = forward.tabulated;
     if (!tabulated.any()) return "";
     constexpr int kDistanceCopies = 2;
     Policy policy("TabulatedVectors");
     policy.constant("kByKey", tabulated.keys);
+    policy.constant("kMultipliesFirst", forward.sizes.multiplies_key_addend);
     policy.constant("kByDistance", tabulated.distances);
     policy.constant("kDistanceCopies", kDistanceCopies);
     policy.constant("kTileOverhang", kForwardOverhang);
     policy.constant("kUseBatch", tabulated.by_batch, true);
     policy.constant("kUseHead", tabulated.by_head, true);
-    policy.function("float key_value(const At& at, int value)",
-                    values_of(layout, parts, parts.key_values));
+    policy.function(
+        "float key_value(const At& at, int value)",
+        values_of(layout, parts, parts.key_values, forward.sizes.multiplies_key_addend));
     policy.function("float distance_value(const At& at, int value)",
                     values_of(layout, parts, parts.distance_values));
     return policy.text();
@@ -242,7 +250,8 @@ std::vector<NodeId> logit_roots(const passes::ScoreParts& parts) {
 std::string emit_logit_constants(const plan::KernelConfig& config, const passes::Mod& mod,
                                  const passes::ScoreParts& parts) {
     const plan::WarpSpecializedForward& forward = *config.specialized;
-    std::string text = emit_sizes(sizes_of(forward, parts)) + emit_form(form_of(mod, parts)) +
+    std::string text = emit_sizes(sizes_of(forward, parts)) +
+                       emit_form(form_of(mod, parts, forward.sizes.multiplies_key_addend)) +
                        formatted("constexpr int kKeyStep = {};\n", forward.key_step) +
                        emit_schedule(forward);
     // A macro, because it decides whether the template has another entry point.
@@ -330,7 +339,7 @@ std::string emit_logit_functions(const Layout& layout, const plan::KernelConfig&
     text += tables.text();
     text += emit_dense_bias(layout, parts.bias_read);
     text += emit_kinds(layout, parts.kinds);
-    text += emit_vectors(layout, parts, config.specialized->tabulated);
+    text += emit_vectors(layout, parts, *config.specialized);
     Policy key_index("KeyIndex2d");
     key_index.constant("kWidth", config.key_width);
     return text + key_index.text();

@@ -59,7 +59,8 @@ int units_before(int step, int rows) {
 
 std::string mma_qk(DType dtype, int head_dim, const plan::KernelConfig& config) {
     const int steps = steps_of(head_dim), from = config.key_tile / 2; // of the inputs
-    const int queries = from, keys = from + 1, adds = from + 2, rows = from + 3, unit = from + 4;
+    const int queries = from, keys = from + 1, adds = from + 2;
+    const int query_addends = from + 3, key_addends = from + 4;
     std::string text;
     std::string inputs = "\"r\"(queries), \"r\"(keys), \"n\"(static_cast<int>(kAdds))";
     const auto multiply = [&](DType type, int query_units, int key_units, bool is_first) {
@@ -77,16 +78,19 @@ std::string mma_qk(DType dtype, int head_dim, const plan::KernelConfig& config) 
     for (int step = 0; step < steps_of(2 * sizes.kind_columns); ++step)
         multiply(DType::bf16, layout.kind_queries / kUnitBytes + step * kStepUnits,
                  layout.kind_keys / kUnitBytes, false);
-    // 16 bytes for each query, and for each of eight keys that stand for all, without a swizzle.
-    // Both halves of the columns that are summed are the same memory.
-    if (sizes.multiplies_index_2d_rows) {
-        inputs += ", \"r\"(index_2d_rows), \"r\"(index_2d_unit)";
-        text += formatted("mov.b64 a, {{%{}, 8}};\\nmov.b64 b, {{%{}, 0}};\\n", rows, unit) +
-                product(dtype, 0, config.key_tile, "a", "1", "0, 0");
+    // 16 bytes for each query or key, and for each of eight of the others that stand for all,
+    // without a swizzle. Both halves of the columns that are summed are the same memory.
+    if (sizes.has_addend_step()) {
+        constexpr int kNext = 8 * ::sm90::ForwardLayout::kAddendBytes / kUnitBytes, kSame = 0;
+        const bool is_of_keys = sizes.multiplies_key_addend;
+        inputs += ", \"r\"(query_addends), \"r\"(key_addends)";
+        text += formatted("mov.b64 a, {{%{}, {}}};\\nmov.b64 b, {{%{}, {}}};\\n", query_addends,
+                          is_of_keys ? kSame : kNext, key_addends, is_of_keys ? kNext : kSame) +
+                product(DType::bf16, 0, config.key_tile, "a", "1", "0, 0");
     }
     return "template <bool kAdds>\n" +
            formatted("__device__ inline void mma_qk(float (&d)[{}], unsigned queries, "
-                     "unsigned keys, unsigned index_2d_rows, unsigned index_2d_unit) {{\n",
+                     "unsigned keys, unsigned query_addends, unsigned key_addends) {{\n",
                      from) +
            statement(formatted(".reg .b32 x, y;\\n.reg .b64 a, b;\\n.reg .pred p;\\n"
                                "setp.ne.b32 p, %{}, 0;\\n",

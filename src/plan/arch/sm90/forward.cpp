@@ -103,6 +103,22 @@ bool multiplies_index_2d_rows(const KernelRequest& request, const ForwardSchedul
            shape.key_tile == index_2d.width && request.dtype == DType::bf16;
 }
 
+// Whether MMAs add what is added by key together with the products. Where nothing else is added,
+// the loop over keys is then that of no score mod.
+bool multiplies_key_addend(const KernelRequest& request, Reads reads) {
+    return reads == Reads::plain && request.multiplies_key_addend;
+}
+bool adds_keys_alone(const KernelRequest& request, Reads reads) {
+    return multiplies_key_addend(request, reads) && request.adds_keys_alone;
+}
+
+// Returns the tabulated values that are staged for elements to read.
+passes::TabulatedValues staged_values(const KernelRequest& request, Reads reads) {
+    passes::TabulatedValues staged = tabulated_of(request, reads);
+    staged.keys -= multiplies_key_addend(request, reads) ? 1 : 0;
+    return staged;
+}
+
 int shifted_bytes(const KernelRequest& request, const ForwardSchedule& shape, Reads reads) {
     if (reads != Reads::with_shifts) return 0;
     int bytes = 0;
@@ -141,7 +157,7 @@ std::string why_no_kinds(const KernelRequest& request) {
 ::sm90::ForwardSizes sizes_without_tables(const KernelRequest& request,
                                           const ForwardSchedule& shape, Reads reads) {
     const passes::KeyIndex2d& index_2d = request.key_index_2d;
-    const passes::TabulatedValues& tabulated = tabulated_of(request, reads);
+    const passes::TabulatedValues staged = staged_values(request, reads);
     const bool adds_rows = reads == Reads::by_index_2d && index_2d.quotients;
     const bool adds_kinds = reads == Reads::by_kinds, multiplies = why_no_kinds(request).empty();
     ::sm90::ForwardSizes sizes = {
@@ -154,10 +170,11 @@ std::string why_no_kinds(const KernelRequest& request) {
         .bias_bytes = bias_bytes_of(request, reads),
         .shifted_bytes = shifted_bytes(request, shape, reads),
         .shifted_end_bytes = shifted_end_bytes(request, shape, reads),
-        .key_values = tabulated.keys,
-        .distance_values = tabulated.distances,
+        .key_values = staged.keys,
+        .distance_values = staged.distances,
         .index_2d_rows = adds_rows ? shape.key_tile / index_2d.width : 0,
         .multiplies_index_2d_rows = multiplies_index_2d_rows(request, shape, reads),
+        .multiplies_key_addend = multiplies_key_addend(request, reads),
         .copies_keys = reads == Reads::beside_copies,
         .kind_columns = adds_kinds && multiplies ? kind_columns(request.key_kinds) : 0,
         .kind_copies = adds_kinds && !multiplies ? request.key_kinds : 0};
@@ -294,11 +311,12 @@ bool starts_with_tables(const KernelRequest& request, Reads reads) {
 }
 
 // Whether the softmax can compute powers of two by polynomials. It cannot with a 2-D key index,
-// with kinds of keys, if keys start at the highest, or if products are added to tables.
+// with kinds of keys, if keys start at the highest, if products are added to tables, or if they
+// bring all that is added.
 bool may_take_polynomials(const KernelRequest& request, Reads reads) {
     return request.score_work.special_functions != 0 && reads != Reads::by_index_2d &&
            reads != Reads::by_kinds && !starts_at_highest(request, reads) &&
-           !starts_with_tables(request, reads);
+           !starts_with_tables(request, reads) && !adds_keys_alone(request, reads);
 }
 
 // Returns for how many of eight columns the powers of two are polynomials: as many as relieve the
@@ -331,10 +349,11 @@ ForwardSchedule with_ping_pong(const KernelRequest& request, ForwardSchedule sch
         starts_at_highest(request, reads) ||
         (reads == Reads::by_kinds && request.adds_kinds_alone) ||
         (reads == Reads::from_aligned_tables && request.adds_tables_alone) ||
-        starts_with_tables(request, reads);
-    const bool has_own_terms = reads == Reads::by_kinds || reads == Reads::from_aligned_tables;
+        starts_with_tables(request, reads) || adds_keys_alone(request, reads);
+    const bool has_own_terms =
+        reads == Reads::by_kinds || reads == Reads::from_aligned_tables || reads == Reads::plain;
     const bool adds_terms =
-        (has_own_terms ? tabulated_of(request, reads) : request.tabulated).any() && !narrow &&
+        (has_own_terms ? staged_values(request, reads) : request.tabulated).any() && !narrow &&
         !adds_to_products;
     const bool has_score_mod = request.has_score_mod && !adds_to_products;
     const bool multiplies_little = !narrow && !has_score_mod && request.head_dim_v <= 64;
@@ -367,7 +386,7 @@ bool computes_in_parts(const KernelRequest& request, Reads reads) {
     const bool has_room = request.head_dim_v <= kNarrow || bias_bytes_of(request, reads) > 0;
     return has_room && request.reads_much() &&
            (reads == Reads::plain || reads == Reads::from_tables) &&
-           !tabulated_of(request, reads).any();
+           !staged_values(request, reads).any();
 }
 
 // Returns the number of keys from a tile's first key to the next tile's; 0 if tiles of this size
@@ -418,6 +437,7 @@ KernelConfig configured(const KernelRequest& request, const ForwardSchedule& sch
     config.reason = "wgmma, " + std::to_string(schedule.consumers) + " warpgroups of 64 rows, " +
                     (schedule.overlaps ? "products under the softmax" : "products in order");
     if (request.key_kinds != 0) config.reason += of_kinds(request, sizes);
+    if (sizes.multiplies_key_addend) config.reason += ", addends of keys as columns of products";
     if (stages_tables(reads)) {
         config.specialized->table_words = table_words(request, schedule, reads)->of_tables;
         config.reason += ", tables in shared memory";

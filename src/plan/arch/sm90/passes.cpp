@@ -57,8 +57,9 @@ std::string_view why_not(const KernelRequest& request) {
 }
 
 // Adds the workspace regions of values that are tabulated before the forward.
-void add_tabulated(const passes::TabulatedValues& tabulated, PassPlan& pass) {
+void add_tabulated(const WarpSpecializedForward& forward, PassPlan& pass) {
     constexpr int kCopies = 2; // of a vector by distance
+    const passes::TabulatedValues& tabulated = forward.tabulated;
     const auto of_heads = [&](Length length, int factor) {
         Extent::Product product{factor, {}};
         if (tabulated.by_batch) product.lengths.push_back(kBatch);
@@ -87,8 +88,10 @@ void add_tabulated(const passes::TabulatedValues& tabulated, PassPlan& pass) {
         tabulate.writes.push_back(Region::distance_values);
     }
     if (tabulated.keys > 0) {
+        const int floats =
+            forward.sizes.key_values + (forward.sizes.multiplies_key_addend ? kOperandFloats : 0);
         pass.workspace.push_back({.region = Region::key_values,
-                                  .elements = {{of_heads(kKeys, tabulated.keys)}},
+                                  .elements = {{of_heads(kKeys, floats)}},
                                   .argument = argument(&::sm90::KernelArguments::key_values)});
         tabulate.blocks.terms.push_back(of_heads(blocks_of(kKeys), 1));
         tabulate.writes.push_back(Region::key_values);
@@ -102,14 +105,14 @@ PassPlan forward(const Program& program, const KernelConfig& main) {
     const WarpSpecializedForward& forward = *main.specialized;
     // The maximum of products is the maximum of scores only if the scale is positive, and what is
     // added to products is divided by the scale.
-    const bool divides = forward.sizes.multiplies_index_2d_rows || forward.sizes.adds_kinds() ||
+    const bool divides = forward.sizes.has_addend_step() || forward.sizes.adds_kinds() ||
                          forward.aligns_tables || forward.starts_with_tables;
     pass.least_scale = divides ? 0x1p-20F : std::numeric_limits<float>::denorm_min();
     if (main.key_width != 0) pass.key_offset_step = main.key_width; // a row of the 2-D key index
     pass.small_buffers = small_buffers(program.mod());
     if (const ir::NodeId read = program.decomposed(main).parts.bias_read; read != ir::kNoNode)
         pass.copied_biases = {copied_bias_of(program.decomposed(main).mod, read)};
-    if (forward.tabulated.any()) add_tabulated(forward.tabulated, pass);
+    if (forward.tabulated.any()) add_tabulated(forward, pass);
     Launch attend = launch(0, main, query_tiles(program, main.query_tile));
     attend.is_persistent = attend.has_queue = true;
     attend.tensor_maps = Launch::Maps::forward;
