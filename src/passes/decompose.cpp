@@ -431,6 +431,20 @@ DecomposedMod decompose_score_with_kinds(const Mod& mod) {
     return decomposed;
 }
 
+namespace {
+
+// Whether addends may be divided by what multiplies products: a number that does not change their
+// size much.
+bool can_divide_by_multiplier(const ir::Graph& graph, const ScoreParts& parts) {
+    constexpr double kMost = 1024;
+    if (!parts.found()) return false;
+    const ir::Node& multiplier = graph[parts.multiplier];
+    return multiplier.op == ir::Op::const_real && multiplier.real >= 1 / kMost &&
+           multiplier.real <= kMost;
+}
+
+} // namespace
+
 bool multiplies_by_one(const ir::Graph& graph, const ScoreParts& parts) {
     if (!parts.found()) return false;
     const ir::Node& multiplier = graph[parts.multiplier];
@@ -455,17 +469,14 @@ bool are_products(const ir::Graph& graph, const ScoreParts& parts) {
 }
 
 bool multiplies_key_addend(const ir::Graph& graph, const ScoreParts& parts) {
-    // Addends are divided by what multiplies products, which must not change their size much.
-    constexpr double kMost = 1024;
-    if (!parts.found() || parts.key_addend == kNoNode) return false;
-    const ir::Node& multiplier = graph[parts.multiplier];
-    return multiplier.op == ir::Op::const_real && multiplier.real >= 1 / kMost &&
-           multiplier.real <= kMost;
+    return parts.key_addend != kNoNode && can_divide_by_multiplier(graph, parts);
 }
 
 bool adds_keys_alone(const ir::Graph& graph, const ScoreParts& parts) {
-    return multiplies_key_addend(graph, parts) && parts.cap == kNoNode && parts.slope == kNoNode &&
-           parts.quotient_addend == kNoNode && parts.remainder_addend == kNoNode &&
+    const bool changes_score = parts.key_addend != kNoNode || parts.row_addend != kNoNode ||
+                               !multiplies_by_one(graph, parts);
+    return changes_score && can_divide_by_multiplier(graph, parts) && parts.cap == kNoNode &&
+           parts.slope == kNoNode && !parts.kinds.found() && parts.quotient_addend == kNoNode && parts.remainder_addend == kNoNode &&
            parts.distance_addend == kNoNode && parts.element_addend == kNoNode;
 }
 

@@ -8,23 +8,22 @@
 
 namespace sm90 {
 
+// Returns an addend of scores in units of products; finite numbers stay finite, also as exponents.
+// per_product: factor from products to scores.
+__device__ inline float in_products(float addend, float per_product) {
+    constexpr float kMost = 0x1.62e42p127f; // times log2(e), the largest float
+    const bool is_beyond = fabsf(addend) > kMost && fabsf(addend) <= kMostFinite;
+    return multiply_finite(is_beyond ? copysignf(kMost, addend) : addend, 1 / per_product);
+}
+
 struct alignas(16) KeyAddend {
     int words[4]; // of the operand
 
-    // per_product: factor from products to scores.
     __device__ KeyAddend(float addend, float per_product) {
-        const Parts parts(multiply_finite(limited(addend), 1 / per_product));
+        const Parts parts(in_products(addend, per_product));
         words[0] = static_cast<int>(parts.middle | parts.high >> 16);
         words[1] = static_cast<int>(parts.low >> 16);
         words[2] = words[3] = 0;
-    }
-
-  private:
-    // Returns the addend, or where its exponent would not be finite the largest whose is.
-    static __device__ float limited(float addend) {
-        constexpr float kMost = 0x1.62e42p127f; // times log2(e), the largest float
-        const bool is_beyond = fabsf(addend) > kMost && fabsf(addend) <= kMostFinite;
-        return is_beyond ? copysignf(kMost, addend) : addend;
     }
 };
 

@@ -22,7 +22,12 @@ struct LogitForm {
     static constexpr bool kPlain = !mod::kHasScoreMod || kForm.is_product;
     static constexpr bool kAffine = !kPlain && kForm.is_affine;
     static constexpr bool kCapped = kAffine && kForm.is_capped;
+    static constexpr bool kMultiplies = kPlain && kForm.is_product && !kForm.multiplier_is_one;
     static constexpr bool kHasRowAddend = (kPlain || kAffine) && kForm.has_row_addend;
+
+    // Whether what is added by key, or for rows, is in units of products, in which large numbers
+    // may have no room.
+    static constexpr bool kDividesAddends = kPlain && (kMultipliesKeyAddend || kHasRowAddend);
 
     // Rows of the 2-D key index that a tile has; what is added for one of them is part of the base
     // where all threads agree on which of their columns are in it.

@@ -39,7 +39,7 @@ class LogitUnits {
     // largest float in these, and in the result.
     __device__ float natural_of_exponent(float at) const {
         constexpr float kNearlyMost = 0x1.ffffep127f;
-        if (kMultipliesKeyAddend && fabsf(at) >= exponent(kNearlyMost))
+        if (LogitForm::kDividesAddends && fabsf(at) >= exponent(kNearlyMost))
             return copysignf(kMostFinite, at);
         return natural_of(at, kLn2);
     }

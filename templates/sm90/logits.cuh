@@ -45,7 +45,8 @@ class ProgramLogits : public PlainLogits {
     }
 };
 
-using Logits = Select<LogitForm::kPlain, Select<kMultipliesKeyAddend, ProductLogits, PlainLogits>,
+constexpr bool kAreSums = LogitForm::kPlain && (LogitForm::kHasRowAddend || LogitForm::kMultiplies);
+using Logits = Select<LogitForm::kPlain, Select<kAreSums, ProductLogits, PlainLogits>,
                       Select<!LogitForm::kAffine, ProgramLogits,
                              Select<LogitForm::kStartsWithBias, BiasFirstLogits, AffineLogits>>>;
 

@@ -1,7 +1,8 @@
-// Logits that are products, which bring what keys add. They may be multiplied by a constant, and
-// rows may have addends, which are offsets of their exponents.
+// Logits that are products, of which each is multiplied by the same constant. They bring what keys add.
+// What rows add are offsets of exponents.
 #pragma once
 
+#include "sm90/key_addend.cuh"
 #include "sm90/plain_logits.cuh"
 
 namespace sm90 {
@@ -15,7 +16,7 @@ class ProductLogits : public PlainLogits {
         elements_.visit_column(0, [&](int r, const mod::At& at) {
             const float per_product = attention.scale * mod::multiplier(at);
             units() = LogitUnits(per_product * kLog2E);
-            offsets_[r] = kHasOffset ? multiply_finite(mod::row_addend(at), 1 / per_product) : 0;
+            offsets_[r] = kHasOffset ? in_products(mod::row_addend(at), per_product) : 0;
         });
     }
 

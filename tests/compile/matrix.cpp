@@ -136,6 +136,16 @@ std::vector<KernelCase> compile_matrix() {
         cases.push_back(hopper("key_bias", kKeyBias, head_dim, head_dim));
         cases.push_back(hopper("distance_table", kTable, head_dim, head_dim));
     }
+    // Which comes with the products, beside what rows have and what products are added to.
+    const std::string key_and_row = "buffer r: f32[Q_LEN]\nbuffer c: bf16[KV_LEN]\n"
+                                    "score_mod = score + r[q_idx] + c[kv_idx]\n";
+    const std::string key_and_dense =
+        "buffer bias: bf16[H, Q_LEN, KV_LEN]\nbuffer c: bf16[KV_LEN]\n"
+        "score_mod = score + bias[h, q_idx, kv_idx] + c[kv_idx]\n";
+    for (const int head_dim : {64, 128}) {
+        cases.push_back(hopper("key_and_row_bias", key_and_row, head_dim, head_dim));
+        cases.push_back(hopper("key_and_dense_bias", key_and_dense, head_dim, head_dim));
+    }
     for (const std::string_view mod : kWatched)
         cases.push_back(hopper(mod, front::find_library_mod(mod)->text, 64, 64));
     for (const KernelKind kind : {KernelKind::delta, KernelKind::convert})

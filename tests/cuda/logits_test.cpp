@@ -354,11 +354,15 @@ TEST_CASE("running maxima rise with the scores of later blocks, by more than P m
 }
 
 TEST_CASE("what is computed before for keys and distances adds up to the mod") {
-    const std::string vectors = "buffer c: bf16[B, H, KV_LEN]\nbuffer t: f32[H, N]\n";
+    const std::string vectors =
+        "buffer c: bf16[B, H, KV_LEN]\nbuffer t: f32[H, N]\nbuffer a: f32[Q_LEN]\n";
     const std::string texts[] = {
         vectors + "score_mod = score + c[b, h, kv_idx]",
         vectors + "score_mod = score + (-inf if kv_idx % 5 == 2 else c[b, h, kv_idx])",
-        vectors + "score_mod = score + c[b, h, kv_idx] + q_idx * 0.1",
+        vectors + "score_mod = score * 2 + c[b, h, kv_idx] + q_idx * 0.1",
+        vectors + "score_mod = score + c[b, h, q_idx % 3]\nmask_mod = q_idx + 30 >= kv_idx",
+        vectors + "score_mod = score + (-inf if q_idx % 3 == 0 else t[h, 1])",
+        vectors + "score_mod = score * 0.3 - c[b, h, kv_idx] + a[q_idx] * kv_idx",
         vectors + "score_mod = score + t[h, min(abs(q_idx - kv_idx), N - 1)]",
         vectors + "score_mod = score * 2 + t[h, q_idx - kv_idx]",
         vectors + "score_mod = score - c[b, 0, kv_idx] * 2 - t[h, kv_idx - q_idx] + "
@@ -407,7 +411,7 @@ TEST_CASE("what is added for rows of a grid comes with the products") {
     }
 }
 
-TEST_CASE("what is added by key comes with the products") {
+TEST_CASE("what is added by key comes with the products, and rows have offsets") {
     struct Decision {
         std::string score;
         bool multiplies, alone;
@@ -421,6 +425,9 @@ TEST_CASE("what is added by key comes with the products") {
                                 {"score + c[kv_idx] + abs(q_idx - kv_idx)", true, false},
                                 {"score + c[kv_idx] + sqrt(q_idx * kv_idx)", true, false},
                                 {"9 * tanh((score + c[kv_idx]) / 9)", true, false},
+                                {"score + 0.1 * q_idx + c[h]", false, true},
+                                {"score * 2", false, true},
+                                {"score", false, false},
                                 {"c[kv_idx] - score", false, false},
                                 {"score * 1e6 + c[kv_idx]", false, false},
                                 {"score * c[h] + c[kv_idx]", false, false},

@@ -71,9 +71,9 @@ std::string from_float(const Layout& layout, NodeId id, const std::string& text)
                           bool multiplies_key_addend) {
     const auto has = [](NodeId part) { return part != kNoNode; };
     return {.is_affine = parts.found(),
-            .is_product =
-                passes::are_products(mod.program.graph, parts) ||
-                (multiplies_key_addend && passes::adds_keys_alone(mod.program.graph, parts)),
+            .is_product = passes::are_products(mod.program.graph, parts) ||
+                          (passes::adds_keys_alone(mod.program.graph, parts) &&
+                           (multiplies_key_addend || !has(parts.key_addend))),
             .is_capped = has(parts.cap),
             .multiplier_is_one = passes::multiplies_by_one(mod.program.graph, parts),
             .has_row_addend = has(parts.row_addend),

@@ -103,13 +103,20 @@ bool multiplies_index_2d_rows(const KernelRequest& request, const ForwardSchedul
            shape.key_tile == index_2d.width && request.dtype == DType::bf16;
 }
 
-// Whether MMAs add what is added by key together with the products. Where nothing else is added,
-// the loop over keys is then that of no score mod.
-bool multiplies_key_addend(const KernelRequest& request, Reads reads) {
-    return reads == Reads::plain && request.multiplies_key_addend;
+bool is_wide(const KernelRequest& request) {
+    return std::max(request.head_dim, request.head_dim_v) > 128;
 }
+
+// Whether MMAs add what is added by key together with the products. Those of wide heads take so long
+// that nothing is gained, and tiles would be shorter.
+bool multiplies_key_addend(const KernelRequest& request, Reads reads) {
+    return reads == Reads::plain && request.multiplies_key_addend && !is_wide(request);
+}
+// Whether the loop over keys is that of no score mod: products bring all that is added but for rows,
+// whose addends are offsets of exponents.
 bool adds_keys_alone(const KernelRequest& request, Reads reads) {
-    return multiplies_key_addend(request, reads) && request.adds_keys_alone;
+    if (request.multiplies_key_addend && !multiplies_key_addend(request, reads)) return false;
+    return request.adds_keys_alone && (reads == Reads::plain || reads == Reads::beside_copies);
 }
 
 // Returns the tabulated values that are staged for elements to read.
@@ -259,10 +266,6 @@ int accumulator_limit(const KernelRequest& request, const ForwardSchedule& shape
     if (shape.consumers == 3) return 128;
     const bool has_fewer = bias_bytes_of(request, reads) > 2 || reads == Reads::beside_copies;
     return has_fewer ? 180 : 192;
-}
-
-bool is_wide(const KernelRequest& request) {
-    return std::max(request.head_dim, request.head_dim_v) > 128;
 }
 
 bool suits(const KernelRequest& request, const ForwardSchedule& shape, Reads reads) {

@@ -106,6 +106,7 @@ PassPlan forward(const Program& program, const KernelConfig& main) {
     // The maximum of products is the maximum of scores only if the scale is positive, and what is
     // added to products is divided by the scale.
     const bool divides = forward.sizes.has_addend_step() || forward.sizes.adds_kinds() ||
+                         program.request(KernelKind::forward).adds_keys_alone ||
                          forward.aligns_tables || forward.starts_with_tables;
     pass.least_scale = divides ? 0x1p-20F : std::numeric_limits<float>::denorm_min();
     if (main.key_width != 0) pass.key_offset_step = main.key_width; // a row of the 2-D key index
