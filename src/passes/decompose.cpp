@@ -476,8 +476,9 @@ bool adds_keys_alone(const ir::Graph& graph, const ScoreParts& parts) {
     const bool changes_score = parts.key_addend != kNoNode || parts.row_addend != kNoNode ||
                                !multiplies_by_one(graph, parts);
     return changes_score && can_divide_by_multiplier(graph, parts) && parts.cap == kNoNode &&
-           parts.slope == kNoNode && !parts.kinds.found() && parts.quotient_addend == kNoNode && parts.remainder_addend == kNoNode &&
-           parts.distance_addend == kNoNode && parts.element_addend == kNoNode;
+           parts.slope == kNoNode && !parts.kinds.found() && parts.quotient_addend == kNoNode &&
+           parts.remainder_addend == kNoNode && parts.distance_addend == kNoNode &&
+           parts.element_addend == kNoNode;
 }
 
 bool adds_by_position(const Mod& mod, const ScoreParts& parts) {

@@ -93,8 +93,8 @@ bool starts_with_tables(const ir::Graph& graph, const ScoreParts& parts);
 bool multiplies_by_one(const ir::Graph& graph, const ScoreParts& parts);
 // Whether, in addition, nothing is added except by the matrix products.
 bool are_products(const ir::Graph& graph, const ScoreParts& parts);
-// Whether matrix products can bring what is added by key, and whether nothing else changes the
-// score then but a number for the whole row.
+// Whether matrix products can bring what is added by key. Whether nothing else changes the score,
+// if they do, but a number for the whole row and a constant that multiplies it.
 bool multiplies_key_addend(const ir::Graph& graph, const ScoreParts& parts);
 bool adds_keys_alone(const ir::Graph& graph, const ScoreParts& parts);
 // Whether all addends depend on positions through a slope of the head or a function of the

@@ -1,5 +1,5 @@
-// Logits that are products, of which each is multiplied by the same constant. They bring what keys add.
-// What rows add are offsets of exponents.
+// Logits that are products, of which each is multiplied by the same constant. They bring what keys
+// add. What rows add are offsets of exponents.
 #pragma once
 
 #include "sm90/key_addend.cuh"

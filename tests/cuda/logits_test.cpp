@@ -362,7 +362,7 @@ TEST_CASE("what is computed before for keys and distances adds up to the mod") {
         vectors + "score_mod = score * 2 + c[b, h, kv_idx] + q_idx * 0.1",
         vectors + "score_mod = score + c[b, h, q_idx % 3]\nmask_mod = q_idx + 30 >= kv_idx",
         vectors + "score_mod = score + (-inf if q_idx % 3 == 0 else t[h, 1])",
-        vectors + "score_mod = score * 0.3 - c[b, h, kv_idx] + a[q_idx] * kv_idx",
+        vectors + "score_mod = score * 0.3 - c[b, h, kv_idx] + a[q_idx] * kv_idx * 0.01",
         vectors + "score_mod = score + t[h, min(abs(q_idx - kv_idx), N - 1)]",
         vectors + "score_mod = score * 2 + t[h, q_idx - kv_idx]",
         vectors + "score_mod = score - c[b, 0, kv_idx] * 2 - t[h, kv_idx - q_idx] + "

@@ -107,13 +107,13 @@ bool is_wide(const KernelRequest& request) {
     return std::max(request.head_dim, request.head_dim_v) > 128;
 }
 
-// Whether MMAs add what is added by key together with the products. Those of wide heads take so long
-// that nothing is gained, and tiles would be shorter.
+// Whether MMAs add what is added by key together with the products. Those of wide heads take so
+// long that nothing is gained, and tiles would be shorter.
 bool multiplies_key_addend(const KernelRequest& request, Reads reads) {
     return reads == Reads::plain && request.multiplies_key_addend && !is_wide(request);
 }
-// Whether the loop over keys is that of no score mod: products bring all that is added but for rows,
-// whose addends are offsets of exponents.
+// Whether the loop over keys is that of no score mod: products bring all that is added but for
+// rows, whose addends are offsets of exponents.
 bool adds_keys_alone(const KernelRequest& request, Reads reads) {
     if (request.multiplies_key_addend && !multiplies_key_addend(request, reads)) return false;
     return request.adds_keys_alone && (reads == Reads::plain || reads == Reads::beside_copies);
