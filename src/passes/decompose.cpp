@@ -443,6 +443,13 @@ bool can_divide_by_multiplier(const ir::Graph& graph, const ScoreParts& parts) {
            multiplier.real <= kMost;
 }
 
+// Whether there is no cap, and nothing is added but by rows, keys and elements.
+bool adds_no_terms(const ScoreParts& parts) {
+    return parts.cap == kNoNode && parts.slope == kNoNode && !parts.kinds.found() &&
+           parts.quotient_addend == kNoNode && parts.remainder_addend == kNoNode &&
+           parts.distance_addend == kNoNode;
+}
+
 } // namespace
 
 bool multiplies_by_one(const ir::Graph& graph, const ScoreParts& parts) {
@@ -469,15 +476,18 @@ bool are_products(const ir::Graph& graph, const ScoreParts& parts) {
 }
 
 bool multiplies_key_addend(const ir::Graph& graph, const ScoreParts& parts) {
-    return parts.key_addend != kNoNode && can_divide_by_multiplier(graph, parts);
+    if (parts.key_addend == kNoNode) return false;
+    // Products are added to what is computed from a dense bias, and from nothing that keys have.
+    const bool starts_with_bias = parts.bias_read != kNoNode && multiplies_by_one(graph, parts) &&
+                                  adds_no_terms(parts) && parts.row_addend == kNoNode &&
+                                  parts.key_values.size() == 1 && parts.distance_values.empty();
+    return starts_with_bias || adds_keys_alone(graph, parts);
 }
 
 bool adds_keys_alone(const ir::Graph& graph, const ScoreParts& parts) {
     const bool changes_score = parts.key_addend != kNoNode || parts.row_addend != kNoNode ||
                                !multiplies_by_one(graph, parts);
-    return changes_score && can_divide_by_multiplier(graph, parts) && parts.cap == kNoNode &&
-           parts.slope == kNoNode && !parts.kinds.found() && parts.quotient_addend == kNoNode &&
-           parts.remainder_addend == kNoNode && parts.distance_addend == kNoNode &&
+    return changes_score && can_divide_by_multiplier(graph, parts) && adds_no_terms(parts) &&
            parts.element_addend == kNoNode;
 }
 
