@@ -68,6 +68,10 @@ struct SoftmaxRows {
 
   protected:
     __device__ bool saw_something(int r) const { return maximum[r] != negative_infinity(); }
+    // A maximum leaves NaN out, which the sum of P has.
+    __device__ bool sees_nothing(int r, float total) const {
+        return !saw_something(r) && total == 0;
+    }
     // Makes P of a row relative to this exponent.
     __device__ void place_max_log2(int r, float exponent, const Logits& form) {
 #pragma unroll
@@ -158,7 +162,7 @@ class BoundedSoftmax : public SoftmaxRows {
 // exceeds it by enough: mostly, nothing that was summed has to be rescaled.
 class OnlineMaximum : public SoftmaxRows {
   public:
-    __device__ bool saw_nothing(int r, float) const { return !saw_something(r); }
+    __device__ bool saw_nothing(int r, float total) const { return sees_nothing(r, total); }
     __device__ float reference_exponent(int r, const Logits& form) const {
         return form.exponent(maximum[r]);
     }
@@ -321,7 +325,7 @@ class LateSoftmax : public SoftmaxRows {
     }
     template <typename Rescale> __device__ void rescale_after(Rescale) const {}
 
-    __device__ bool saw_nothing(int r, float) const { return !saw_something(r); }
+    __device__ bool saw_nothing(int r, float total) const { return sees_nothing(r, total); }
     // The running maximum is an exponent here.
     __device__ float reference_exponent(int r, const Logits&) const { return maximum[r]; }
     __device__ float lse(int r, float total, const Logits& form) const {

@@ -273,6 +273,8 @@ TEST_CASE("each product of Hopper's forward is one statement") {
     config.specialized->sizes.multiplies_index_2d_rows = true;
     text = test::emitted(*mod, config, options);
     CHECK(count("asm volatile(") == 2);
-    CHECK(count("wgmma.mma_async.sync.aligned.m64n80k16.f32.f16.f16 {%0, ") == 7);
+    CHECK(count("wgmma.mma_async.sync.aligned.m64n80k16.f32.f16.f16 {%0, ") == 6);
+    // What is added is of three bf16 parts, whatever the products are of.
+    CHECK(count("wgmma.mma_async.sync.aligned.m64n80k16.f32.bf16.bf16 {%0, ") == 1);
     CHECK(has(text, "mov.b64 a, {%43, 8};")); // rows of the grid, after what there is otherwise
 }

@@ -416,29 +416,30 @@ TEST_CASE("what is added by key comes with the products, and rows have offsets")
         std::string score;
         bool multiplies, alone;
     };
-    for (const Decision& one : {Decision{"score + c[kv_idx]", true, true},
-                                {"score - 2 * c[kv_idx] + log(1 + kv_idx) * h", true, true},
-                                {"score + (-inf if kv_idx > 9 else 0.0)", true, true},
-                                {"score + c[kv_idx] + 0.1 * q_idx", true, true},
-                                {"score * 2 - c[kv_idx]", true, true},
-                                {"score + c[kv_idx] + 0.1 * (q_idx - kv_idx)", false, false},
-                                {"score + c[kv_idx] + abs(q_idx - kv_idx)", false, false},
-                                {"score + c[kv_idx] + b[q_idx, kv_idx]", true, false},
-                                {"score + c[kv_idx] + b[q_idx, kv_idx] + c[q_idx]", false, false},
-                                {"score + c[kv_idx] + sqrt(q_idx * kv_idx)", false, false},
-                                {"9 * tanh((score + c[kv_idx]) / 9)", false, false},
-                                {"score + 0.1 * q_idx + c[h]", false, true},
-                                {"score * 2", false, true},
-                                {"score", false, false},
-                                {"c[kv_idx] - score", false, false},
-                                {"score * 1e6 + c[kv_idx]", false, false},
-                                {"score * c[h] + c[kv_idx]", false, false},
-                                {"score + kv_idx * 0.1", false, false},
-                                {"score * c[kv_idx]", false, false}}) {
+    for (const Decision& one :
+         {Decision{"score + c[kv_idx]", true, true},
+          {"score - 2 * c[kv_idx] + log(1 + kv_idx) * h", true, true},
+          {"score + (-inf if kv_idx > 9 else 0.0)", true, true},
+          {"score + c[kv_idx] + 0.1 * q_idx", true, true},
+          {"score * 2 - c[kv_idx]", true, true},
+          {"score + c[kv_idx] + 0.1 * (q_idx - kv_idx)", false, false},
+          {"score + c[kv_idx] + abs(q_idx - kv_idx)", false, false},
+          {"score + c[kv_idx] + bias[q_idx, kv_idx]", true, false},
+          {"score + c[kv_idx] + bias[q_idx, kv_idx] + c[q_idx]", false, false},
+          {"score + c[kv_idx] + sqrt(q_idx * kv_idx)", false, false},
+          {"9 * tanh((score + c[kv_idx]) / 9)", false, false},
+          {"score + 0.1 * q_idx + c[h]", false, true},
+          {"score * 2", false, true},
+          {"score", false, false},
+          {"c[kv_idx] - score", false, false},
+          {"score * 1e6 + c[kv_idx]", false, false},
+          {"score * c[h] + c[kv_idx]", false, false},
+          {"score + kv_idx * 0.1", false, false},
+          {"score * c[kv_idx]", false, false}}) {
         CAPTURE(one.score);
         const auto mod = test::lower_text(
-            "buffer c: f32[KV_LEN]\nbuffer b: f32[Q_LEN, KV_LEN]\nscore_mod = " + one.score, 64, 64,
-            false);
+            "buffer c: f32[KV_LEN]\nbuffer bias: f32[Q_LEN, KV_LEN]\nscore_mod = " + one.score, 64,
+            64, false);
         REQUIRE(mod.has_value());
         const passes::DecomposedMod folded = passes::decompose_score(*mod);
         const ir::Graph& graph = folded.mod.program.graph;
