@@ -12,6 +12,7 @@
 #include "cpu/backend/threads.h"
 #include "cpu/backend/tile_range.h"
 #include "cpu/backend/tiles.h"
+#include "cpu/backend/tiles_amx.h"
 #include "cpu/work.h"
 
 namespace flexc::cpu {
@@ -21,11 +22,17 @@ namespace {
 constexpr std::int64_t kKeyTile = 256;
 constexpr std::int64_t kQueryTile = 64;
 static_assert(kKeyTile <= kMaxColumns && kKeyTile % kColumnUnit == 0);
+static_assert(amx::kTileUnit % kColumnUnit == 0 && kKeyTile % amx::kTileUnit == 0 &&
+              kQueryTile % amx::kTileUnit == 0);
+static_assert(amx::kMostParts * sizeof(std::uint16_t) <= sizeof(float)); // packed in f32's room
 
 // The scratch memory of a lane (a thread of the pool).
 struct Scratch {
     float *q, *scores, *output, *row_max, *row_sum, *row_correction, *lse;
     std::uint64_t* emitted;
+    // For the matrix unit; f32 of a tile of keys or values.
+    std::uint16_t *packed_q, *packed_weights;
+    float* wide;
 };
 
 class Forward {
@@ -33,12 +40,14 @@ class Forward {
     explicit Forward(const Launch& launch)
         : launch_(launch), shape_(*launch.shape), in_(*launch.arguments), arena_(launch.workspace) {
         query_tile_ = std::min(kQueryTile, power_of_two(in_.q_len));
+        uses_amx_ = amx::suits_tiles(shape_, in_) && query_tile_ % amx::kTileUnit == 0;
         query_tiles_ = (in_.q_len + query_tile_ - 1) / query_tile_;
         key_tiles_ = (in_.kv_len + kKeyTile - 1) / kKeyTile;
         packed_tiles_ = std::int64_t{in_.batch} * in_.kv_heads * key_tiles_;
         keys_ = arena_.take<float>(packed_tiles_ * shape_.head_dim * kKeyTile);
         values_ = arena_.take<float>(packed_tiles_ * shape_.head_dim_v * kKeyTile);
         moderate_keys_ = arena_.take<bool>(packed_tiles_);
+        finite_keys_ = arena_.take<bool>(packed_tiles_);
         finite_values_ = arena_.take<bool>(packed_tiles_);
         looks_ = LooksOfEntries(launch, arena_);
         Arena lane(nullptr);
@@ -62,32 +71,65 @@ class Forward {
 
   private:
     Scratch take_scratch(Arena& arena) const {
-        return {.q = arena.take<float>(query_tile_ * shape_.head_dim),
-                .scores = arena.take<float>(query_tile_ * kKeyTile),
-                .output = arena.take<float>(query_tile_ * shape_.head_dim_v),
-                .row_max = arena.take<float>(query_tile_),
-                .row_sum = arena.take<float>(query_tile_),
-                .row_correction = arena.take<float>(query_tile_),
-                .lse = arena.take<float>(query_tile_),
-                .emitted = arena.take<std::uint64_t>(shape_.scratch_arrays * kMaxColumns + 1)};
+        return {
+            .q = arena.take<float>(query_tile_ * shape_.head_dim),
+            .scores = arena.take<float>(query_tile_ * kKeyTile),
+            .output = arena.take<float>(query_tile_ * shape_.head_dim_v),
+            .row_max = arena.take<float>(query_tile_),
+            .row_sum = arena.take<float>(query_tile_),
+            .row_correction = arena.take<float>(query_tile_),
+            .lse = arena.take<float>(query_tile_),
+            .emitted = arena.take<std::uint64_t>(shape_.scratch_arrays * kMaxColumns + 1),
+            .packed_q = arena.take<std::uint16_t>(amx::kMostParts * query_tile_ * shape_.head_dim),
+            .packed_weights = arena.take<std::uint16_t>(amx::kMostParts * query_tile_ * kKeyTile),
+            .wide = arena.take<float>(std::max(shape_.head_dim, shape_.head_dim_v) * kKeyTile)};
     }
 
-    // Packs a tile of keys in f32: K transposed, so that a tile of scores is a plain product, and V
-    // in rows.
-    void pack(std::int64_t unit) {
+    // The rows of a packed tile: of its KV head.
+    Rows keys_of(std::int64_t unit) const {
         const std::int64_t head = unit / key_tiles_, first = unit % key_tiles_ * kKeyTile;
-        const Rows rows{head / in_.kv_heads, head % in_.kv_heads, first,
-                        std::min<std::int64_t>(kKeyTile, in_.kv_len - first)};
-        const std::int64_t padded = round_up(rows.count, kColumnUnit);
-        const auto kv_head = static_cast<int>(rows.h);
-        moderate_keys_[unit] = load_transposed(in_.k, shape_.kv_dtype, rows, shape_.head_dim,
-                                               keys_ + unit * shape_.head_dim * kKeyTile, kKeyTile,
-                                               padded, in_.k_scale.of(rows.b, kv_head))
-                                   .is_moderate;
-        finite_values_[unit] = load_rows(in_.v, shape_.kv_dtype, rows, shape_.head_dim_v,
-                                         values_ + unit * shape_.head_dim_v * kKeyTile, padded,
-                                         in_.v_scale.of(rows.b, kv_head))
-                                   .is_finite;
+        return {head / in_.kv_heads, head % in_.kv_heads, first,
+                std::min<std::int64_t>(kKeyTile, in_.kv_len - first)};
+    }
+    float* keys_at(std::int64_t unit) const { return keys_ + unit * shape_.head_dim * kKeyTile; }
+    float* values_at(std::int64_t unit) const {
+        return values_ + unit * shape_.head_dim_v * kKeyTile;
+    }
+
+    // Packs a tile of keys, for the matrix unit or in f32.
+    void pack(std::int64_t unit) {
+        const Rows rows = keys_of(unit);
+        const Magnitude keys = uses_amx_
+                                   ? amx::pack_keys(shape_.kv_dtype, list_rows(in_.k, rows),
+                                                    shape_.head_dim, kKeyTile, bits(keys_at(unit)))
+                                   : widen_keys(rows, keys_at(unit));
+        const Magnitude values =
+            uses_amx_ ? amx::pack_values(shape_.kv_dtype, list_rows(in_.v, rows), shape_.head_dim_v,
+                                         kKeyTile, bits(values_at(unit)))
+                      : widen_values(rows, values_at(unit));
+        moderate_keys_[unit] = keys.is_moderate;
+        finite_keys_[unit] = keys.is_finite;
+        finite_values_[unit] = values.is_finite;
+    }
+    // Transposed, so that a tile of scores is a plain product.
+    Magnitude widen_keys(const Rows& rows, float* keys) const {
+        return load_transposed(in_.k, shape_.kv_dtype, rows, shape_.head_dim, keys, kKeyTile,
+                               round_up(rows.count, amx::kTileUnit),
+                               in_.k_scale.of(rows.b, static_cast<int>(rows.h)));
+    }
+    Magnitude widen_values(const Rows& rows, float* values) const {
+        return load_rows(in_.v, shape_.kv_dtype, rows, shape_.head_dim_v, values,
+                         round_up(rows.count, amx::kTileUnit),
+                         in_.v_scale.of(rows.b, static_cast<int>(rows.h)));
+    }
+    static std::uint16_t* bits(float* room) { return reinterpret_cast<std::uint16_t*>(room); }
+    // Rows of numbers of 16 bits.
+    static amx::RowList list_rows(const TensorArgument& tensor, const Rows& rows) {
+        constexpr std::int64_t kBytes = 2;
+        const std::int64_t first =
+            rows.b * tensor.stride_b + rows.h * tensor.stride_h + rows.first * tensor.stride_s;
+        return {static_cast<const char*>(tensor.data) + first * kBytes, tensor.stride_s * kBytes,
+                nullptr, rows.count};
     }
 
     Tile tile_of(const Rows& rows, const Scratch& scratch) const {
@@ -154,10 +196,13 @@ class Forward {
         // Long tiles first: under a causal mask, later rows see more keys.
         const Rows rows =
             rows_of(head / in_.heads, head % in_.heads, query_tiles_ - 1 - unit % query_tiles_);
-        const std::int64_t padded = power_of_two(rows.count);
-        const bool moderate_queries =
-            load_rows(in_.q, shape_.dtype, rows, shape_.head_dim, scratch.q, padded).is_moderate &&
-            is_moderate(in_.scale);
+        const Magnitude queries = load_rows(in_.q, shape_.dtype, rows, shape_.head_dim, scratch.q,
+                                            padded_rows(rows.count));
+        const bool moderate_queries = queries.is_moderate && is_moderate(in_.scale);
+        const bool finite_queries = queries.is_finite || !amx::needs_finite(shape_.dtype);
+        if (uses_amx_ && finite_queries)
+            amx::pack_queries(shape_.dtype, list_rows(in_.q, rows), shape_.head_dim,
+                              padded_rows(rows.count), scratch.packed_q);
         std::fill_n(scratch.row_max, rows.count, -std::numeric_limits<float>::infinity());
         std::fill_n(scratch.row_sum, rows.count, 0.0f);
 
@@ -172,40 +217,90 @@ class Forward {
             tile.columns = columns.end - columns.begin;
             const bool full = is_full && functions.forward_full != nullptr;
             key_step(full ? functions.forward_full : functions.forward, tile, scratch, packed,
-                     columns.begin - key_tile * kKeyTile, started);
+                     columns.begin - key_tile * kKeyTile, started, finite_queries);
             started = true;
         });
         finish(functions, tile, rows, scratch, started);
     }
 
+    std::int64_t padded_rows(std::int64_t rows) const {
+        return uses_amx_ ? round_up(rows, amx::kTileUnit) : power_of_two(rows);
+    }
+
     void key_step(TileFunction function, Tile& tile, const Scratch& scratch, std::int64_t packed,
-                  std::int64_t skipped, bool started) {
-        const auto padded_rows = static_cast<int>(power_of_two(tile.rows));
-        const auto padded_columns = static_cast<int>(round_up(tile.columns, kColumnUnit));
-        const int dim = shape_.head_dim, dim_v = shape_.head_dim_v;
-        multiply({.rows = padded_rows,
-                  .columns = padded_columns,
+                  std::int64_t skipped, bool started, bool finite_queries) {
+        // The matrix unit begins at a multiple of its own unit: `before` columns more.
+        const std::int64_t before = uses_amx_ ? skipped % amx::kTileUnit : 0;
+        const std::int64_t first = skipped - before, after = before + tile.columns;
+        const Step step{.rows = padded_rows(tile.rows),
+                        .columns = round_up(after, uses_amx_ ? amx::kTileUnit : kColumnUnit),
+                        .packed = packed,
+                        .first = first};
+        multiply_by_keys(step, scratch, finite_queries);
+        tile.scores = scratch.scores + before;
+        function(launch_.words, &tile);
+        for (std::int64_t row = 0; row < tile.rows; ++row) {
+            float* const scores = scratch.scores + row * kKeyTile;
+            std::fill(scores, scores + before, 0.0f);
+            std::fill(scores + after, scores + step.columns, 0.0f);
+        }
+        if (started) rescale(scratch, tile.rows);
+        add_values(step, scratch, started);
+    }
+
+    // The products of a tile: `columns` keys from `first` on, of a packed tile.
+    struct Step {
+        std::int64_t rows, columns, packed, first;
+
+        amx::TileProduct product(DType dtype, int dim) const {
+            return {dtype, dim, rows, columns, first, kKeyTile};
+        }
+    };
+
+    void multiply_by_keys(const Step& step, const Scratch& scratch, bool finite_queries) const {
+        const int dim = shape_.head_dim;
+        const float* keys = keys_at(step.packed);
+        if (uses_amx_) {
+            if (finite_queries &&
+                (finite_keys_[step.packed] || !amx::needs_finite(shape_.kv_dtype)))
+                return amx::multiply_by_keys(step.product(shape_.kv_dtype, dim), scratch.packed_q,
+                                             bits(keys_at(step.packed)), scratch.scores, kKeyTile);
+            widen_keys(keys_of(step.packed), scratch.wide);
+            keys = scratch.wide;
+        }
+        multiply({.rows = static_cast<int>(step.rows),
+                  .columns = static_cast<int>(step.columns),
                   .inner = dim,
                   .left_stride = dim,
                   .right_stride = kKeyTile,
                   .out_stride = kKeyTile},
-                 scratch.q, keys_ + packed * dim * kKeyTile + skipped, scratch.scores);
-        function(launch_.words, &tile);
-        if (padded_columns != tile.columns)
-            for (std::int64_t row = 0; row < tile.rows; ++row)
-                std::fill(scratch.scores + row * kKeyTile + tile.columns,
-                          scratch.scores + row * kKeyTile + padded_columns, 0.0f);
-        if (started) rescale(scratch, tile.rows);
-        const Product product{.rows = padded_rows,
-                              .columns = dim_v,
-                              .inner = padded_columns,
-                              .left_stride = kKeyTile,
-                              .right_stride = dim_v,
-                              .out_stride = dim_v,
-                              .accumulate = started};
-        (finite_values_[packed] ? multiply : multiply_skipping_zeros)(
-            product, scratch.scores, values_ + (packed * kKeyTile + skipped) * dim_v,
-            scratch.output);
+                 scratch.q, keys + step.first, scratch.scores);
+    }
+
+    void add_values(const Step& step, const Scratch& scratch, bool started) const {
+        const int dim = shape_.head_dim_v;
+        const bool is_finite = finite_values_[step.packed];
+        const float* values = values_at(step.packed);
+        if (uses_amx_) {
+            if (is_finite) {
+                amx::pack_weights(step.rows, step.columns, scratch.scores, kKeyTile,
+                                  scratch.packed_weights);
+                return amx::add_weighted_values(
+                    step.product(shape_.kv_dtype, dim), scratch.packed_weights, kKeyTile,
+                    bits(values_at(step.packed)), scratch.output, started);
+            }
+            widen_values(keys_of(step.packed), scratch.wide);
+            values = scratch.wide;
+        }
+        (is_finite ? multiply : multiply_skipping_zeros)({.rows = static_cast<int>(step.rows),
+                                                          .columns = dim,
+                                                          .inner = static_cast<int>(step.columns),
+                                                          .left_stride = kKeyTile,
+                                                          .right_stride = dim,
+                                                          .out_stride = dim,
+                                                          .accumulate = started},
+                                                         scratch.scores, values + step.first * dim,
+                                                         scratch.output);
     }
 
     // Rescales the output that was summed relative to an older maximum.
@@ -261,7 +356,8 @@ class Forward {
     Arena arena_;
     std::int64_t query_tile_, query_tiles_, key_tiles_, packed_tiles_, lane_bytes_;
     float *keys_, *values_;
-    bool *moderate_keys_, *finite_values_; // for each packed tile
+    bool *moderate_keys_, *finite_keys_, *finite_values_; // for each packed tile
+    bool uses_amx_;
     LooksOfEntries looks_;
     int threads_;
     char* lanes_;

@@ -17,6 +17,7 @@
 #include "cpu/backend/threads.h"
 #include "cpu/backend/tile_range.h"
 #include "cpu/backend/tiles.h"
+#include "cpu/backend/tiles_amx.h"
 #include "cpu/work.h"
 #include "keys/all.h"
 #include "support/amounts.h"
@@ -27,6 +28,9 @@ namespace {
 
 constexpr std::int64_t kKeyTile = 256;
 static_assert(kKeyTile <= kMaxColumns && kKeyTile % kColumnUnit == 0);
+static_assert(amx::kTileUnit % kColumnUnit == 0 && kKeyTile % amx::kTileUnit == 0 &&
+              kBlockRows % amx::kTileUnit == 0 && kBlockRows <= kKeyTile);
+static_assert(amx::kMostParts * sizeof(std::uint16_t) <= sizeof(float)); // packed in f32's room
 static_assert(kFewRows <= kSkinnyRows && kFewRowGroups * kFewRows <= kBlockRows);
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
@@ -35,7 +39,8 @@ struct Block {
     float *q, *scores, *output, *row_max, *row_sum, *row_correction;
     int head, heads, query, queries; // the first ones and their numbers
     std::uint16_t* packed_q;         // for the matrix unit, if is_packed
-    bool is_moderate, started, is_packed;
+    std::uint16_t* tile_q;           // for its tiles of many rows, if has_tile_q
+    bool is_moderate, is_finite, started, is_packed, has_tile_q;
     std::array<bool, kBlockRows> head_started;
 
     std::int64_t rows() const { return std::int64_t{heads} * queries; }
@@ -46,6 +51,9 @@ struct Scratch {
     float *keys, *values, *lse, *output;
     std::int64_t *key_rows, *offsets;
     std::uint64_t* emitted;
+    // For the matrix unit; f32 of a tile of keys or values.
+    std::uint16_t* packed_weights;
+    float* wide;
     std::array<Block, kMostBlocks> blocks;
 };
 
@@ -117,15 +125,17 @@ class Forward {
 
   private:
     Scratch take_scratch(Arena& arena) const {
-        Scratch scratch{.keys = arena.take<float>(kKeyTile * shape_.head_dim),
-                        .values = arena.take<float>(kKeyTile * shape_.head_dim_v),
-                        .lse = arena.take<float>(kBlockRows),
-                        .output = arena.take<float>(kSkinnyRows * shape_.head_dim_v),
-                        .key_rows = arena.take<std::int64_t>(kKeyTile),
-                        .offsets = arena.take<std::int64_t>(kKeyTile + amx::RowList::kNext),
-                        .emitted =
-                            arena.take<std::uint64_t>(shape_.scratch_arrays * kMaxColumns + 1),
-                        .blocks = {}};
+        Scratch scratch{
+            .keys = arena.take<float>(kKeyTile * shape_.head_dim),
+            .values = arena.take<float>(kKeyTile * shape_.head_dim_v),
+            .lse = arena.take<float>(kBlockRows),
+            .output = arena.take<float>(kSkinnyRows * shape_.head_dim_v),
+            .key_rows = arena.take<std::int64_t>(kKeyTile),
+            .offsets = arena.take<std::int64_t>(kKeyTile + amx::RowList::kNext),
+            .emitted = arena.take<std::uint64_t>(shape_.scratch_arrays * kMaxColumns + 1),
+            .packed_weights = arena.take<std::uint16_t>(amx::kMostParts * kBlockRows * kKeyTile),
+            .wide = arena.take<float>(kKeyTile * std::max(shape_.head_dim, shape_.head_dim_v)),
+            .blocks = {}};
         float* const scores = arena.take<float>(kBlockRows * kKeyTile);
         for (Block& block : scratch.blocks) {
             block.q = arena.take<float>(kBlockRows * shape_.head_dim);
@@ -136,6 +146,8 @@ class Forward {
             block.row_correction = arena.take<float>(kBlockRows);
             block.packed_q =
                 arena.take<std::uint16_t>(amx::query_room(kSkinnyRows, shape_.head_dim));
+            block.tile_q =
+                arena.take<std::uint16_t>(amx::kMostParts * kBlockRows * shape_.head_dim);
         }
         return scratch;
     }
@@ -175,7 +187,8 @@ class Forward {
               Scratch& scratch)
             : all_(all), functions_(functions), work_(work), scratch_(scratch),
               sequence_(all.all_.of(work.request)), looks_(all.looks_of(work.request)),
-              in_(all.in_), launch_(all.launch_) {
+              in_(all.in_), launch_(all.launch_),
+              uses_tiles_(amx::suits_tiles(all.shape_, all.in_)) {
             // The lengths of this request, for code that is written for a single length.
             in_.q_len = sequence_.q_len;
             in_.kv_len = sequence_.kv_len;
@@ -228,13 +241,16 @@ class Forward {
             block.started = false;
             block.head_started.fill(false);
             block.is_moderate = is_moderate(in_.scale);
+            block.is_finite = true;
+            block.has_tile_q = false;
             for (int i = 0; i < block.heads; ++i) {
                 const bool is_last = i + 1 == block.heads;
                 const std::int64_t row = std::int64_t{i} * block.queries;
                 const Magnitude magnitude = load_rows(
                     in_.q, all_.shape_.dtype, queries_of(block, i), dim, block.q + row * dim,
-                    is_last ? power_of_two(block.rows()) - row : block.queries);
+                    is_last ? most_rows(block) - row : block.queries);
                 block.is_moderate = block.is_moderate && magnitude.is_moderate;
+                block.is_finite = block.is_finite && magnitude.is_finite;
             }
             std::fill_n(block.row_max, block.rows(), -kInfinity);
             std::fill_n(block.row_sum, block.rows(), 0.0f);
@@ -243,6 +259,11 @@ class Forward {
             if (block.is_packed) amx::pack_queries(rows, dim, block.q, block.packed_q);
         }
 
+        // Rows with padding, in products of either kind.
+        std::int64_t most_rows(const Block& block) const {
+            const std::int64_t rows = power_of_two(block.rows());
+            return uses_tiles_ ? round_up(rows, amx::kTileUnit) : rows;
+        }
         Rows queries_of(const Block& block, int head) const {
             return all_.queries_of(block, work_.request, head);
         }
@@ -283,9 +304,15 @@ class Forward {
             }
             if (columns.empty()) return;
             const int dim = all_.shape_.head_dim;
-            const auto rows = static_cast<int>(power_of_two(block.rows()));
-            const auto width = static_cast<int>(round_up(columns.end - columns.begin, kColumnUnit));
+            auto rows = static_cast<int>(power_of_two(block.rows()));
             const bool is_skinny = may_be_skinny(rows);
+            std::int64_t unit = kColumnUnit;
+            if (!is_skinny && uses_tiles_) {
+                unit = amx::kTileUnit;
+                rows = static_cast<int>(most_rows(block));
+                columns.begin = columns.begin / unit * unit;
+            }
+            const auto width = static_cast<int>(round_up(columns.end - columns.begin, unit));
             if (is_skinny && block.is_packed) {
                 amx::multiply_by_keys(rows, dim, block.packed_q, list_rows(columns, in_.k),
                                       block.scores, kKeyTile);
@@ -296,10 +323,7 @@ class Forward {
                                                   block.scores + column, kKeyTile);
                              });
             } else {
-                load_keys();
-                const auto stride = static_cast<int>(kKeyTile);
-                multiply({rows, width, dim, dim, stride, stride}, block.q,
-                         scratch_.keys + columns.begin % kKeyTile, block.scores);
+                multiply_by_tile(block, rows, columns.begin % kKeyTile, width);
             }
             for (int i = 0; i < block.heads; ++i)
                 head_step(block, i, visible_columns[static_cast<std::size_t>(i)], columns, width);
@@ -307,14 +331,45 @@ class Forward {
             for (std::int64_t row = block.rows(); row < rows; ++row)
                 std::fill_n(block.scores + row * kKeyTile, width, 0.0f);
             is_skinny ? add_from_memory(block, rows, columns)
-                      : add_values(block, block.output, rows, columns.begin, width);
+                      : add_values(block, block.output, rows, columns.begin % kKeyTile, width);
             block.started = true;
+        }
+
+        // Products with `width` keys or values of the tile, from its column `first` on.
+        void multiply_by_tile(Block& block, int rows, std::int64_t first, int width) {
+            load_keys();
+            const int dim = all_.shape_.head_dim, stride = static_cast<int>(kKeyTile);
+            const DType dtype = all_.shape_.kv_dtype;
+            const float* keys = scratch_.keys;
+            if (uses_tiles_) {
+                if ((block.is_finite && keys_are_finite_) || !amx::needs_finite(dtype)) {
+                    pack_tile_queries(block);
+                    return amx::multiply_by_keys({dtype, dim, rows, width, first, kKeyTile},
+                                                 block.tile_q, bits(scratch_.keys), block.scores,
+                                                 kKeyTile);
+                }
+                widen_keys(scratch_.wide);
+                keys = scratch_.wide;
+            }
+            multiply({rows, width, dim, dim, stride, stride}, block.q, keys + first, block.scores);
         }
 
         void add_values(const Block& block, float* output, int rows, std::int64_t first,
                         int width) {
             load_values();
+            if (!uses_tiles_ || !values_are_finite_)
+                return add_wide_values(block, output, rows, first, width);
+            amx::pack_weights(rows, width, block.scores, kKeyTile, scratch_.packed_weights);
+            amx::add_weighted_values(
+                {all_.shape_.kv_dtype, all_.shape_.head_dim_v, rows, width, first, kKeyTile},
+                scratch_.packed_weights, kKeyTile, bits(scratch_.values), output, block.started);
+        }
+        void add_wide_values(const Block& block, float* output, int rows, std::int64_t first,
+                             int width) {
+            load_values();
             const int dim = all_.shape_.head_dim_v;
+            float* const values = uses_tiles_ ? scratch_.wide : scratch_.values;
+            if (uses_tiles_) widen_values(values);
             const Product product{.rows = rows,
                                   .columns = dim,
                                   .inner = width,
@@ -322,9 +377,28 @@ class Forward {
                                   .right_stride = dim,
                                   .out_stride = dim,
                                   .accumulate = block.started};
-            (values_are_finite_ ? multiply : multiply_skipping_zeros)(
-                product, block.scores, scratch_.values + first % kKeyTile * dim, output);
+            (values_are_finite_ ? multiply : multiply_skipping_zeros)(product, block.scores,
+                                                                      values + first * dim, output);
         }
+
+        // Packs a block's queries for tiles, once.
+        void pack_tile_queries(Block& block) {
+            if (std::exchange(block.has_tile_q, true)) return;
+            constexpr std::int64_t kBytes = 2;
+            std::int64_t* offset = scratch_.offsets;
+            for (int i = 0; i < block.heads; ++i) {
+                const Rows rows = queries_of(block, i);
+                for (std::int64_t row = rows.first; row < rows.first + rows.count; ++row)
+                    *offset++ =
+                        (in_.q.stride_h * rows.h + in_.q.stride_s * row + in_.q.stride_b * rows.b) *
+                        kBytes;
+            }
+            amx::pack_queries(
+                all_.shape_.dtype,
+                {static_cast<const char*>(in_.q.data), 0, scratch_.offsets, block.rows()},
+                all_.shape_.head_dim, most_rows(block), block.tile_q);
+        }
+        static std::uint16_t* bits(float* room) { return reinterpret_cast<std::uint16_t*>(room); }
 
         // Whether products can read keys and values from memory without copying them (few rows).
         bool may_be_skinny(int rows) const {
@@ -332,12 +406,9 @@ class Forward {
                    in_.v.stride_d == 1 && has_skinny_products(all_.shape_.head_dim) &&
                    has_skinny_products(all_.shape_.head_dim_v);
         }
-        // Outputs of f32 keep more bits of weights than these products do.
         bool may_use_amx(int rows) const {
-            const KernelShape& shape = all_.shape_;
-            return shape.dtype == DType::bf16 && shape.kv_dtype == DType::bf16 &&
-                   (in_.o_flags & kOutputF32) == 0 && may_be_skinny(rows) &&
-                   amx::suits(shape.head_dim) && amx::suits(shape.head_dim_v);
+            return all_.shape_.dtype == DType::bf16 && may_be_skinny(rows) &&
+                   amx::suits(all_.shape_, in_);
         }
         void add_from_memory(const Block& block, int rows, Range columns) {
             const int dim = all_.shape_.head_dim_v;
@@ -358,8 +429,9 @@ class Forward {
             if (all_finite(scratch_.output, rows * dim))
                 std::copy_n(scratch_.output, rows * dim, output);
             else
-                add_values(block, output, rows, columns.begin,
-                           static_cast<int>(round_up(columns.end - columns.begin, kColumnUnit)));
+                add_wide_values(
+                    block, output, rows, columns.begin % kKeyTile,
+                    static_cast<int>(round_up(columns.end - columns.begin, kColumnUnit)));
         }
         // Where these keys' rows of a tensor of 16 bits lie.
         amx::RowList list_rows(Range columns, const TensorArgument& tensor) const {
@@ -471,28 +543,40 @@ class Forward {
             }
         }
 
-        // Loads the whole tile once for all blocks, in f32: K transposed, so that a tile of scores
-        // is a plain product, and V in rows.
+        // Loads the whole tile once for all blocks, for the matrix unit or in f32.
         void load_keys() {
             if (has_keys_) return;
-            has_keys_ = keys_are_moderate_ = true;
-            for_runs([&](const Rows& rows, std::int64_t column, std::int64_t padded) {
-                keys_are_moderate_ &=
-                    load_transposed(in_.k, all_.shape_.kv_dtype, rows, all_.shape_.head_dim,
-                                    scratch_.keys + column, kKeyTile, padded,
-                                    in_.k_scale.of(rows.b, static_cast<int>(rows.h)))
-                        .is_moderate;
-            });
+            has_keys_ = true;
+            const Magnitude magnitude =
+                uses_tiles_ ? amx::pack_keys(all_.shape_.kv_dtype, list_rows(keys_, in_.k),
+                                             all_.shape_.head_dim, kKeyTile, bits(scratch_.keys))
+                            : widen_keys(scratch_.keys);
+            keys_are_moderate_ = magnitude.is_moderate;
+            keys_are_finite_ = magnitude.is_finite;
         }
         void load_values() {
             if (has_values_) return;
-            has_values_ = values_are_finite_ = true;
+            has_values_ = true;
+            const Magnitude magnitude =
+                uses_tiles_
+                    ? amx::pack_values(all_.shape_.kv_dtype, list_rows(keys_, in_.v),
+                                       all_.shape_.head_dim_v, kKeyTile, bits(scratch_.values))
+                    : widen_values(scratch_.values);
+            values_are_finite_ = magnitude.is_finite;
+        }
+        // Transposed, so that a tile of scores is a plain product.
+        Magnitude widen_keys(float* keys) const {
+            return for_runs([&](const Rows& rows, std::int64_t column, std::int64_t padded) {
+                return load_transposed(in_.k, all_.shape_.kv_dtype, rows, all_.shape_.head_dim,
+                                       keys + column, kKeyTile, padded,
+                                       in_.k_scale.of(rows.b, static_cast<int>(rows.h)));
+            });
+        }
+        Magnitude widen_values(float* values) const {
             const int dim = all_.shape_.head_dim_v;
-            for_runs([&](const Rows& rows, std::int64_t column, std::int64_t padded) {
-                values_are_finite_ &= load_rows(in_.v, all_.shape_.kv_dtype, rows, dim,
-                                                scratch_.values + column * dim, padded,
-                                                in_.v_scale.of(rows.b, static_cast<int>(rows.h)))
-                                          .is_finite;
+            return for_runs([&](const Rows& rows, std::int64_t column, std::int64_t padded) {
+                return load_rows(in_.v, all_.shape_.kv_dtype, rows, dim, values + column * dim,
+                                 padded, in_.v_scale.of(rows.b, static_cast<int>(rows.h)));
             });
         }
         void load_key_rows() {
@@ -526,14 +610,19 @@ class Forward {
             });
         }
         // Calls load(rows, column in the tile, number of rows with padding of zeros) for each run.
-        // Padding lets products begin and end at multiples of the unit.
-        template <typename Load> void for_runs(const Load& load) const {
+        // Padding lets products begin and end at multiples of units.
+        template <typename Load> Magnitude for_runs(const Load& load) const {
+            Magnitude all;
             visit_runs(keys_, [&](const Rows& rows, std::int64_t key) {
                 const std::int64_t column = key % kKeyTile;
                 const bool is_last = key + rows.count == keys_.end;
-                load(rows, column,
-                     is_last ? round_up(column + rows.count, kColumnUnit) - column : rows.count);
+                const Magnitude some = load(
+                    rows, column,
+                    is_last ? round_up(column + rows.count, amx::kTileUnit) - column : rows.count);
+                all.is_finite &= some.is_finite;
+                all.is_moderate &= some.is_moderate;
             });
+            return all;
         }
 
         void keep(const Block& block) {
@@ -565,7 +654,8 @@ class Forward {
         Range keys_;       // of the current tile
         int kv_head_ = -1; // of the loaded keys and values
         bool has_keys_ = false, has_values_ = false, has_key_rows_ = false;
-        bool keys_are_moderate_ = false, values_are_finite_ = false;
+        bool keys_are_moderate_ = false, keys_are_finite_ = false, values_are_finite_ = false;
+        bool uses_tiles_; // of the matrix unit, for products of many rows
     };
 
     // Returns the rows of a block's queries in their tensors, for one of its heads.

@@ -1,95 +1,21 @@
 #include "cpu/backend/skinny_amx.h"
 
-#include "cpu/backend/avx512.h"
+#include "cpu/backend/amx.h"
 #include "flexc/types.h"
 
 #if defined(__x86_64__) && defined(__linux__)
 
 #include <algorithm>
-#include <array>
-#include <cpuid.h>
 #include <cstring>
-#include <immintrin.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
-#define FLEXC_AMX                                                                                  \
-    __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,amx-tile,amx-bf16")))
-#define FLEXC_AMX_INLINE FLEXC_AMX __attribute__((always_inline)) static inline
 
 namespace flexc::cpu::amx {
 
 namespace {
 
-// Of a tile register: rows, and columns of floats or of pairs of bf16.
-constexpr int kTileRows = 16, kTileColumns = 16;
-constexpr int kPairs = 2 * kTileColumns; // bf16 numbers in a row of a tile
-constexpr int kLineBytes = 64;
 // Rows of weights that are one product, each of them two bf16 numbers.
 constexpr int kParts = 2, kWeightRows = 4;
 // Rows of queries that are one product: a row is a column of a tile.
 constexpr int kFewColumns = 4, kMostColumns = kTileColumns;
-
-// What tile registers hold.
-struct alignas(64) TileConfig {
-    std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
-    std::uint16_t row_bytes[16] = {};
-    std::uint8_t rows[16] = {};
-
-    void set(int tile, int row_count, int bytes) {
-        rows[tile] = static_cast<std::uint8_t>(row_count);
-        row_bytes[tile] = static_cast<std::uint16_t>(bytes);
-    }
-};
-
-// Intrinsics of GCC 12 do not say what memory they read: stands before and after them where it is
-// written.
-FLEXC_AMX_INLINE void compiler_barrier() { asm volatile("" : : : "memory"); }
-FLEXC_AMX_INLINE void load_config(const TileConfig& config) {
-    compiler_barrier();
-    _tile_loadconfig(&config);
-}
-
-// Asks the kernel once, for the whole process. It refuses where an alternate signal stack is too
-// small for the tiles.
-bool is_permitted() {
-    constexpr int kRequest = 0x1023, kTileData = 18; // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
-    static const bool is = ::syscall(SYS_arch_prctl, kRequest, kTileData) == 0;
-    return is;
-}
-
-bool has_amx() {
-    // __builtin_cpu_supports() of GCC 12 does not know AMX: bits of CPUID's leaf 7.
-    constexpr unsigned kBf16 = 1u << 22, kTile = 1u << 24;
-    unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-    return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 &&
-           (edx & (kBf16 | kTile)) == (kBf16 | kTile);
-}
-
-// out[j][i] = in[i][j] of 16 rows of 16 numbers.
-FLEXC_AMX_INLINE void transpose(__m512i (&x)[16]) {
-    __m512i pairs[16], fours[16];
-    for (int i = 0; i < 16; i += 2) {
-        pairs[i] = _mm512_unpacklo_epi32(x[i], x[i + 1]);
-        pairs[i + 1] = _mm512_unpackhi_epi32(x[i], x[i + 1]);
-    }
-    for (int i = 0; i < 16; i += 4) {
-        fours[i] = _mm512_unpacklo_epi64(pairs[i], pairs[i + 2]);
-        fours[i + 1] = _mm512_unpackhi_epi64(pairs[i], pairs[i + 2]);
-        fours[i + 2] = _mm512_unpacklo_epi64(pairs[i + 1], pairs[i + 3]);
-        fours[i + 3] = _mm512_unpackhi_epi64(pairs[i + 1], pairs[i + 3]);
-    }
-    for (int i = 0; i < 4; ++i) {
-        const __m512i a = _mm512_shuffle_i32x4(fours[i], fours[4 + i], 0x88);
-        const __m512i b = _mm512_shuffle_i32x4(fours[i], fours[4 + i], 0xdd);
-        const __m512i c = _mm512_shuffle_i32x4(fours[8 + i], fours[12 + i], 0x88);
-        const __m512i d = _mm512_shuffle_i32x4(fours[8 + i], fours[12 + i], 0xdd);
-        x[i] = _mm512_shuffle_i32x4(a, c, 0x88);
-        x[4 + i] = _mm512_shuffle_i32x4(b, d, 0x88);
-        x[8 + i] = _mm512_shuffle_i32x4(a, c, 0xdd);
-        x[12 + i] = _mm512_shuffle_i32x4(b, d, 0xdd);
-    }
-}
 
 // The numbers of 16 keys by four rows, as four rows of 16.
 FLEXC_AMX_INLINE void transpose_of_four(const float* from, __m512 (&x)[4]) {
@@ -105,10 +31,6 @@ FLEXC_AMX_INLINE void transpose_of_four(const float* from, __m512 (&x)[4]) {
     x[1] = _mm512_castsi512_ps(_mm512_shuffle_i32x4(a, b, 0xdd));
     x[2] = _mm512_castsi512_ps(_mm512_shuffle_i32x4(c, d, 0x88));
     x[3] = _mm512_castsi512_ps(_mm512_shuffle_i32x4(c, d, 0xdd));
-}
-
-FLEXC_AMX_INLINE const char* row_at(const RowList& rows, std::int64_t row) {
-    return rows.data + (rows.offsets != nullptr ? rows.offsets[row] : row * rows.stride);
 }
 
 // Where 16 keys begin, and the bytes from one to the next.
@@ -331,18 +253,6 @@ FLEXC_AMX void add_rows(int rows, int dim, const float* weights, std::int64_t st
     _tile_release();
 }
 
-// The upper halves of 32 floats.
-FLEXC_AMX_INLINE __m512i upper_halves(__m512 low, __m512 high) {
-    alignas(64) static constexpr auto kOdd = [] {
-        std::array<std::uint16_t, 32> odd{};
-        for (std::uint16_t i = 0; i < 32; ++i)
-            odd[i] = static_cast<std::uint16_t>(2 * i + 1);
-        return odd;
-    }();
-    return _mm512_permutex2var_epi16(_mm512_castps_si512(low), _mm512_load_si512(kOdd.data()),
-                                     _mm512_castps_si512(high));
-}
-
 template <int kColumns>
 FLEXC_AMX void pack_columns(int rows, int dim, const float* queries, std::uint16_t* packed) {
     for (int d = 0; d < dim; d += kPairs, packed += kPairs * kColumns) {
@@ -363,11 +273,6 @@ FLEXC_AMX void pack_columns(int rows, int dim, const float* queries, std::uint16
 }
 
 } // namespace
-
-bool suits(int dim) {
-    static const bool is_there = avx512::suits(kPairs) && has_amx();
-    return is_there && dim % kPairs == 0 && dim <= kMaxHeadDim && is_permitted();
-}
 
 void pack_queries(int rows, int dim, const float* queries, std::uint16_t* packed) {
     if (rows <= kFewColumns)
@@ -403,7 +308,6 @@ void add_weighted_values(int rows, int dim, const float* weights, std::int64_t s
 
 namespace flexc::cpu::amx {
 
-bool suits(int) { return false; }
 void pack_queries(int, int, const float*, std::uint16_t*) {}
 void multiply_by_keys(int, int, const std::uint16_t*, const RowList&, float*, std::int64_t) {}
 void add_weighted_values(int, int, const float*, std::int64_t, const RowList&, float*) {}

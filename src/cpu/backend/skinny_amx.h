@@ -4,22 +4,9 @@
 
 #include <cstdint>
 
+#include "cpu/backend/amx.h"
+
 namespace flexc::cpu::amx {
-
-// Rows in memory, in the order of their keys: `count` of them, and kNext more that may be read
-// next. They are `stride` bytes apart from `data` on, or at `offsets` from it, if these are not
-// null.
-struct RowList {
-    static constexpr std::int64_t kNext = 96;
-    const char* data;
-    std::int64_t stride;
-    const std::int64_t* offsets;
-    std::int64_t count;
-};
-
-// Whether there is such a unit, this process may use it, and rows have a length that fits. Asks the
-// kernel for permission the first time.
-bool suits(int dim);
 
 // Room for the queries of `rows` rows, in elements.
 constexpr std::int64_t query_room(std::int64_t rows, int dim) {

@@ -1,6 +1,7 @@
 // Copies rows of the caller's tensors, of any type and strides, to and from f32 matrices.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 
 #include "common/arguments.h"
@@ -18,6 +19,11 @@ struct Rows {
 struct Magnitude {
     bool is_finite = true, is_moderate = true;
 };
+inline constexpr std::uint32_t kExponent = 0x7f800000; // its bits in f32
+// The magnitude of values whose exponent bits are at most these.
+constexpr Magnitude magnitude_of(std::uint32_t exponent) {
+    return {exponent != kExponent, exponent < std::bit_cast<std::uint32_t>(kModerateInput)};
+}
 // Both fill the padding with 0. scale: of 8-bit types.
 Magnitude load_rows(const TensorArgument& tensor, DType dtype, const Rows& rows, int dim,
                     float* out, std::int64_t padded_rows,
