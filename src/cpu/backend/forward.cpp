@@ -71,18 +71,19 @@ class Forward {
 
   private:
     Scratch take_scratch(Arena& arena) const {
-        return {
-            .q = arena.take<float>(query_tile_ * shape_.head_dim),
-            .scores = arena.take<float>(query_tile_ * kKeyTile),
-            .output = arena.take<float>(query_tile_ * shape_.head_dim_v),
-            .row_max = arena.take<float>(query_tile_),
-            .row_sum = arena.take<float>(query_tile_),
-            .row_correction = arena.take<float>(query_tile_),
-            .lse = arena.take<float>(query_tile_),
-            .emitted = arena.take<std::uint64_t>(shape_.scratch_arrays * kMaxColumns + 1),
-            .packed_q = arena.take<std::uint16_t>(amx::kMostParts * query_tile_ * shape_.head_dim),
-            .packed_weights = arena.take<std::uint16_t>(amx::kMostParts * query_tile_ * kKeyTile),
-            .wide = arena.take<float>(std::max(shape_.head_dim, shape_.head_dim_v) * kKeyTile)};
+        const std::int64_t parts = amx::most_parts(shape_);
+        return {.q = arena.take<float>(query_tile_ * shape_.head_dim),
+                .scores = arena.take<float>(query_tile_ * kKeyTile),
+                .output = arena.take<float>(query_tile_ * shape_.head_dim_v),
+                .row_max = arena.take<float>(query_tile_),
+                .row_sum = arena.take<float>(query_tile_),
+                .row_correction = arena.take<float>(query_tile_),
+                .lse = arena.take<float>(query_tile_),
+                .emitted = arena.take<std::uint64_t>(shape_.scratch_arrays * kMaxColumns + 1),
+                .packed_q = arena.take<std::uint16_t>(parts * query_tile_ * shape_.head_dim),
+                .packed_weights = arena.take<std::uint16_t>(parts * query_tile_ * kKeyTile),
+                .wide = arena.take<float>(
+                    parts > 0 ? std::max(shape_.head_dim, shape_.head_dim_v) * kKeyTile : 0)};
     }
 
     // The rows of a packed tile: of its KV head.
@@ -239,6 +240,7 @@ class Forward {
         multiply_by_keys(step, scratch, finite_queries);
         tile.scores = scratch.scores + before;
         function(launch_.words, &tile);
+        tile.scores = scratch.scores;
         for (std::int64_t row = 0; row < tile.rows; ++row) {
             float* const scores = scratch.scores + row * kKeyTile;
             std::fill(scores, scores + before, 0.0f);

@@ -125,6 +125,7 @@ class Forward {
 
   private:
     Scratch take_scratch(Arena& arena) const {
+        const std::int64_t parts = amx::most_parts(shape_);
         Scratch scratch{
             .keys = arena.take<float>(kKeyTile * shape_.head_dim),
             .values = arena.take<float>(kKeyTile * shape_.head_dim_v),
@@ -133,8 +134,9 @@ class Forward {
             .key_rows = arena.take<std::int64_t>(kKeyTile),
             .offsets = arena.take<std::int64_t>(kKeyTile + amx::RowList::kNext),
             .emitted = arena.take<std::uint64_t>(shape_.scratch_arrays * kMaxColumns + 1),
-            .packed_weights = arena.take<std::uint16_t>(amx::kMostParts * kBlockRows * kKeyTile),
-            .wide = arena.take<float>(kKeyTile * std::max(shape_.head_dim, shape_.head_dim_v)),
+            .packed_weights = arena.take<std::uint16_t>(parts * kBlockRows * kKeyTile),
+            .wide = arena.take<float>(
+                parts > 0 ? kKeyTile * std::max(shape_.head_dim, shape_.head_dim_v) : 0),
             .blocks = {}};
         float* const scores = arena.take<float>(kBlockRows * kKeyTile);
         for (Block& block : scratch.blocks) {
@@ -146,8 +148,7 @@ class Forward {
             block.row_correction = arena.take<float>(kBlockRows);
             block.packed_q =
                 arena.take<std::uint16_t>(amx::query_room(kSkinnyRows, shape_.head_dim));
-            block.tile_q =
-                arena.take<std::uint16_t>(amx::kMostParts * kBlockRows * shape_.head_dim);
+            block.tile_q = arena.take<std::uint16_t>(parts * kBlockRows * shape_.head_dim);
         }
         return scratch;
     }

@@ -5,8 +5,7 @@
 namespace flexc::cpu::amx {
 
 bool suits_tiles(const KernelShape& shape, const AttentionArguments& in) {
-    return (shape.dtype == DType::bf16 || shape.dtype == DType::f16) && in.q.stride_d == 1 &&
-           suits(shape, in);
+    return most_parts(shape) > 0 && in.q.stride_d == 1 && suits(shape, in);
 }
 
 #if defined(__x86_64__) && defined(__linux__)

@@ -14,6 +14,12 @@ namespace flexc::cpu::amx {
 inline constexpr int kTileUnit = 32;
 inline constexpr int kMostParts = 2;
 
+// Of numbers in products of these types: 0 if the unit never has them.
+constexpr int most_parts(const KernelShape& shape) {
+    const bool has_16_bits = shape.dtype == DType::bf16 || shape.dtype == DType::f16;
+    return has_16_bits && shape.kv_dtype == shape.dtype ? kMostParts : 0;
+}
+
 // Whether tiles of this launch are multiplied by the unit. f16 that is not finite has no parts:
 // tiles with it are multiplied in f32, as are all others if this is false.
 bool suits_tiles(const KernelShape& shape, const AttentionArguments& in);
