@@ -199,15 +199,21 @@ bool can_spill_beside(const KernelRequest& request) {
 
 // Returns the forms of a tile in the order in which they are tried. There is only the first if
 // warpgroups share keys, or with sums by a 2-D key index, which spill as much in the others. Of a
-// mask alone, the warps beside the MMAs spill only where a query takes many instructions, and save
-// registers from the start then. If a derivative is folded into P, the last form subtracts
-// references apart; with a window it replaces kModifiesInParts, whose branches serialise products
-// there. Programs that take long to compile have at most three forms.
+// mask alone, the warps beside the MMAs spill only where a query takes many instructions, and with
+// very many save registers from the start. If a derivative is folded into P, the last form
+// subtracts references apart; with a window it replaces kModifiesInParts, whose branches serialise
+// products there. Programs that take long to compile have at most three forms.
 std::vector<int> register_forms(const KernelRequest& request) {
     if (shares_keys(request) || index_2d_of(request).width != 0) return {0};
-    if (!request.has_score_mod)
-        return {request.row_instructions > kMostOfPosition ? kSavesBeside : 0, kSavesAll};
-    std::vector<int> forms = {0};
+    std::vector<int> forms;
+    if (!request.has_score_mod) {
+        constexpr int kMostOfFirst = 320; // instructions of a query, beyond which it spills much
+        if (request.row_instructions <= kMostOfFirst) forms.push_back(0);
+        if (request.row_instructions > kMostOfPosition) forms.push_back(kSavesBeside);
+        forms.push_back(kSavesAll);
+        return forms;
+    }
+    forms.push_back(0);
     const bool is_quick = !request.computes_much();
     if (is_quick && can_spill_beside(request)) forms.push_back(kSavesBeside);
     forms.push_back(kSavesAll);
