@@ -96,7 +96,7 @@ TEST_CASE("candidates are compiled until one does not spill, two at once where t
 }
 
 TEST_CASE("a mask's first form is kept where it spills a few words, and has one form after it") {
-    for (const int row_instructions : {0, 240}) {
+    for (const int row_instructions : {0, 480}) {
         plan::KernelRequest request;
         request.kind = plan::KernelKind::backward_fused;
         request.arch = 90;

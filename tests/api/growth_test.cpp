@@ -85,7 +85,8 @@ const std::vector<Family>& families() {
                           }) +
                     "  s\n}";
          }},
-        {"copies of a function with an unknown name", 40,
+        // The smallest has as many copies as a program may have, 2^19 without that limit.
+        {"copies of a function with an unknown name", 160,
          [](int n) {
              std::string names, text = "fn f0(x) = nothing_of_this_name + x\n";
              for (int i = 0; i < 20 * n; ++i)
