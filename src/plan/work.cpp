@@ -25,29 +25,32 @@ bool is_large(const passes::Mod& mod) {
     return count(roots) > kMostOperations;
 }
 
-int element_instructions(const passes::Mod& mod, std::span<const ir::NodeId> roots) {
+namespace {
+
+// Those of what is computed at this place. is_wide(id): whether integers have 64 bits.
+template <typename IsWide>
+int instructions_at(passes::Place place, const passes::Mod& mod, std::span<const ir::NodeId> roots,
+                    IsWide is_wide) {
     const ir::Graph& graph = mod.program.graph;
     int instructions = 0;
     for (const ir::NodeId id : ir::reachable(graph, roots)) {
         const Op op = graph[id].op;
         const bool is_computed = op == Op::read || !ir::info(op).is_leaf();
-        if (is_computed && mod.place[id] == passes::Place::element)
-            instructions += passes::instructions_of(op, passes::Precision::fast, false);
+        if (is_computed && mod.place[id] == place)
+            instructions += passes::instructions_of(op, passes::Precision::fast, is_wide(id));
     }
     return instructions;
 }
 
+} // namespace
+
+int element_instructions(const passes::Mod& mod, std::span<const ir::NodeId> roots) {
+    return instructions_at(passes::Place::element, mod, roots, [](ir::NodeId) { return false; });
+}
+
 int row_instructions(const passes::Mod& mod, std::span<const ir::NodeId> roots) {
-    const ir::Graph& graph = mod.program.graph;
-    int instructions = 0;
-    for (const ir::NodeId id : ir::reachable(graph, roots)) {
-        const Op op = graph[id].op;
-        const bool is_computed = op == Op::read || !ir::info(op).is_leaf();
-        if (is_computed && mod.place[id] == passes::Place::row)
-            instructions +=
-                passes::instructions_of(op, passes::Precision::fast, !mod.ranges.narrow[id]);
-    }
-    return instructions;
+    return instructions_at(passes::Place::row, mod, roots,
+                           [&](ir::NodeId id) { return !mod.ranges.narrow[id]; });
 }
 
 int read_instructions(const passes::Mod& mod, std::span<const ir::NodeId> roots) {

@@ -8,7 +8,6 @@
 #include "analysis/range.h"
 #include "runtime/buffers.h"
 #include "runtime/request_rows.h"
-#include "sm80/layout.h"
 #include "support/amounts.h"
 #include "support/key_layout.h"
 #include "support/text.h"
@@ -63,35 +62,6 @@ QueryStart resolved(QueryStart start, Layout keys) {
     if (start != QueryStart::automatic) return start;
     return support::key_layout(keys).starts_at_end ? QueryStart::end : QueryStart::zero;
 }
-
-// Returns how many rows of a head of keys flexc_merge_parts joins or clears of a request.
-std::int64_t merged_rows(const Sequence& sequence, int group, int parts) {
-    if (!has_few_rows(sequence, group)) return 0;
-    if (sequence.q_len < sequence.q_rows) return std::int64_t{sequence.q_rows} * group;
-    return parts > 1 ? std::int64_t{sequence.q_len} * group : 0;
-}
-
-// Counts the blocks of flexc_merge_parts, of which each request's heads of keys have as many.
-class MergingBlocks {
-  public:
-    void add(std::int64_t rows, int parts) {
-        most_rows_ = std::max(most_rows_, rows);
-        needed_ = std::max(needed_, quotient_up(rows * ::sm80::warps_of_row(parts)));
-    }
-    // few_rows: the most that a request's head has of few queries.
-    std::int64_t of_head(std::int64_t heads, int few_rows) const {
-        if (heads == 0) return 0;
-        const std::int64_t spread = std::min(most_rows_, ::sm80::kMergingBlocksAtOnce / heads);
-        const std::int64_t most = quotient_up(few_rows) + ::sm80::kMergingBlocksBeside / heads;
-        return std::min(std::max(needed_, spread), most);
-    }
-
-  private:
-    static std::int64_t quotient_up(std::int64_t warps) {
-        return (warps + ::sm80::kMergingWarps - 1) / ::sm80::kMergingWarps;
-    }
-    std::int64_t most_rows_ = 0, needed_ = 0;
-};
 
 constexpr std::int64_t kFarthest = analysis::kMaxLength - 2; // q_idx from 0
 
@@ -171,22 +141,14 @@ void Sequences::divide_keys(const Sizes& sizes, bool batch_invariant) {
             return parts;
         });
     int part = 0;
-    MergingBlocks merging;
-    few_work_ = {};
     for (Sequence& sequence : sequences) {
-        const int count =
-            parts_by(sequence, group,
-                     batch_invariant ? own_part_keys(sequence, kv_heads) : shared_keys)
-                .count;
         sequence.first_part = part;
-        part += count;
-        merging.add(merged_rows(sequence, group, count), count);
-        few_work_.has_others |= !has_few_rows(sequence, group);
+        part += parts_by(sequence, group,
+                         batch_invariant ? own_part_keys(sequence, kv_heads) : shared_keys)
+                    .count;
     }
     end_.first_part = part;
-    few_work_.parts = part;
-    few_work_.merging_blocks =
-        merging.of_head(sizes.batch * sizes.kv_heads, few_rows(sizes.q_len, group));
+    few_work_ = plan::few_work(sequences, part, group, kv_heads, sizes.q_len);
 }
 
 std::array<std::span<const std::byte>, 3> Sequences::pieces() const {

@@ -97,6 +97,14 @@ FLEXC_AMX_INLINE void transpose(__m512i (&x)[16]) {
     }
 }
 
+// To bf16, as floats. NaN may become zero.
+FLEXC_AMX_INLINE __m512 rounded(__m512 x) {
+    const __m512i half = _mm512_set1_epi32(0x8000);
+    const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000));
+    return _mm512_castsi512_ps(
+        _mm512_and_si512(_mm512_add_epi32(_mm512_castps_si512(x), half), upper));
+}
+
 // The upper halves of 32 floats.
 FLEXC_AMX_INLINE __m512i upper_halves(__m512 low, __m512 high) {
     alignas(64) static constexpr auto kOdd = [] {

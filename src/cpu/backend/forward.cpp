@@ -24,7 +24,6 @@ constexpr std::int64_t kQueryTile = 64;
 static_assert(kKeyTile <= kMaxColumns && kKeyTile % kColumnUnit == 0);
 static_assert(amx::kTileUnit % kColumnUnit == 0 && kKeyTile % amx::kTileUnit == 0 &&
               kQueryTile % amx::kTileUnit == 0);
-static_assert(amx::kMostParts * sizeof(std::uint16_t) <= sizeof(float)); // packed in f32's room
 
 // The scratch memory of a lane (a thread of the pool).
 struct Scratch {
@@ -100,13 +99,13 @@ class Forward {
     // Packs a tile of keys, for the matrix unit or in f32.
     void pack(std::int64_t unit) {
         const Rows rows = keys_of(unit);
-        const Magnitude keys = uses_amx_
-                                   ? amx::pack_keys(shape_.kv_dtype, list_rows(in_.k, rows),
-                                                    shape_.head_dim, kKeyTile, bits(keys_at(unit)))
-                                   : widen_keys(rows, keys_at(unit));
+        const Magnitude keys =
+            uses_amx_ ? amx::pack_keys(shape_.kv_dtype, list_rows(in_.k, rows), shape_.head_dim,
+                                       kKeyTile, amx::bits(keys_at(unit)))
+                      : widen_keys(rows, keys_at(unit));
         const Magnitude values =
             uses_amx_ ? amx::pack_values(shape_.kv_dtype, list_rows(in_.v, rows), shape_.head_dim_v,
-                                         kKeyTile, bits(values_at(unit)))
+                                         kKeyTile, amx::bits(values_at(unit)))
                       : widen_values(rows, values_at(unit));
         moderate_keys_[unit] = keys.is_moderate;
         finite_keys_[unit] = keys.is_finite;
@@ -123,7 +122,6 @@ class Forward {
                          round_up(rows.count, amx::kTileUnit),
                          in_.v_scale.of(rows.b, static_cast<int>(rows.h)));
     }
-    static std::uint16_t* bits(float* room) { return reinterpret_cast<std::uint16_t*>(room); }
     // Rows of numbers of 16 bits.
     static amx::RowList list_rows(const TensorArgument& tensor, const Rows& rows) {
         constexpr std::int64_t kBytes = 2;
@@ -266,7 +264,8 @@ class Forward {
             if (finite_queries &&
                 (finite_keys_[step.packed] || !amx::needs_finite(shape_.kv_dtype)))
                 return amx::multiply_by_keys(step.product(shape_.kv_dtype, dim), scratch.packed_q,
-                                             bits(keys_at(step.packed)), scratch.scores, kKeyTile);
+                                             amx::bits(keys_at(step.packed)), scratch.scores,
+                                             kKeyTile);
             widen_keys(keys_of(step.packed), scratch.wide);
             keys = scratch.wide;
         }
@@ -289,7 +288,7 @@ class Forward {
                                   scratch.packed_weights);
                 return amx::add_weighted_values(
                     step.product(shape_.kv_dtype, dim), scratch.packed_weights, kKeyTile,
-                    bits(values_at(step.packed)), scratch.output, started);
+                    amx::bits(values_at(step.packed)), scratch.output, started);
             }
             widen_values(keys_of(step.packed), scratch.wide);
             values = scratch.wide;

@@ -30,7 +30,6 @@ constexpr std::int64_t kKeyTile = 256;
 static_assert(kKeyTile <= kMaxColumns && kKeyTile % kColumnUnit == 0);
 static_assert(amx::kTileUnit % kColumnUnit == 0 && kKeyTile % amx::kTileUnit == 0 &&
               kBlockRows % amx::kTileUnit == 0 && kBlockRows <= kKeyTile);
-static_assert(amx::kMostParts * sizeof(std::uint16_t) <= sizeof(float)); // packed in f32's room
 static_assert(kFewRows <= kSkinnyRows && kFewRowGroups * kFewRows <= kBlockRows);
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
@@ -346,8 +345,8 @@ class Forward {
                 if ((block.is_finite && keys_are_finite_) || !amx::needs_finite(dtype)) {
                     pack_tile_queries(block);
                     return amx::multiply_by_keys({dtype, dim, rows, width, first, kKeyTile},
-                                                 block.tile_q, bits(scratch_.keys), block.scores,
-                                                 kKeyTile);
+                                                 block.tile_q, amx::bits(scratch_.keys),
+                                                 block.scores, kKeyTile);
                 }
                 widen_keys(scratch_.wide);
                 keys = scratch_.wide;
@@ -363,7 +362,8 @@ class Forward {
             amx::pack_weights(rows, width, block.scores, kKeyTile, scratch_.packed_weights);
             amx::add_weighted_values(
                 {all_.shape_.kv_dtype, all_.shape_.head_dim_v, rows, width, first, kKeyTile},
-                scratch_.packed_weights, kKeyTile, bits(scratch_.values), output, block.started);
+                scratch_.packed_weights, kKeyTile, amx::bits(scratch_.values), output,
+                block.started);
         }
         void add_wide_values(const Block& block, float* output, int rows, std::int64_t first,
                              int width) {
@@ -399,7 +399,6 @@ class Forward {
                 {static_cast<const char*>(in_.q.data), 0, scratch_.offsets, block.rows()},
                 all_.shape_.head_dim, most_rows(block), block.tile_q);
         }
-        static std::uint16_t* bits(float* room) { return reinterpret_cast<std::uint16_t*>(room); }
 
         // Whether products can read keys and values from memory without copying them (few rows).
         bool may_be_skinny(int rows) const {
@@ -549,9 +548,10 @@ class Forward {
             if (has_keys_) return;
             has_keys_ = true;
             const Magnitude magnitude =
-                uses_tiles_ ? amx::pack_keys(all_.shape_.kv_dtype, list_rows(keys_, in_.k),
-                                             all_.shape_.head_dim, kKeyTile, bits(scratch_.keys))
-                            : widen_keys(scratch_.keys);
+                uses_tiles_
+                    ? amx::pack_keys(all_.shape_.kv_dtype, list_rows(keys_, in_.k),
+                                     all_.shape_.head_dim, kKeyTile, amx::bits(scratch_.keys))
+                    : widen_keys(scratch_.keys);
             keys_are_moderate_ = magnitude.is_moderate;
             keys_are_finite_ = magnitude.is_finite;
         }
@@ -561,7 +561,7 @@ class Forward {
             const Magnitude magnitude =
                 uses_tiles_
                     ? amx::pack_values(all_.shape_.kv_dtype, list_rows(keys_, in_.v),
-                                       all_.shape_.head_dim_v, kKeyTile, bits(scratch_.values))
+                                       all_.shape_.head_dim_v, kKeyTile, amx::bits(scratch_.values))
                     : widen_values(scratch_.values);
             values_are_finite_ = magnitude.is_finite;
         }

@@ -147,17 +147,15 @@ FLEXC_AMX void multiply_columns(int rows, int dim, const std::uint16_t* queries,
 // pairs, with zeros for the others, and the second half the reverse.
 FLEXC_AMX_INLINE void pack_weights(int rows, const float* weights, std::int64_t stride,
                                    __mmask16 mask, std::uint32_t* packed) {
-    const __m512i half = _mm512_set1_epi32(0x8000);
-    const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000));
     for (int row = 0; row < rows; ++row) {
         __m512 rest = _mm512_maskz_loadu_ps(mask, weights + row * stride);
         for (int part = 0; part < kParts; ++part) {
-            const __m512i rounded =
-                _mm512_and_si512(_mm512_add_epi32(_mm512_castps_si512(rest), half), upper);
-            rest = _mm512_sub_ps(rest, _mm512_castsi512_ps(rounded));
+            const __m512 number = rounded(rest);
+            rest = _mm512_sub_ps(rest, number);
+            const __m512i bits = _mm512_castps_si512(number);
             std::uint32_t* const to = packed + (part * rows + row) * kTileColumns;
-            _mm512_store_si512(to, _mm512_srli_epi32(rounded, 16));
-            _mm512_store_si512(to + kParts * rows * kTileColumns, rounded);
+            _mm512_store_si512(to, _mm512_srli_epi32(bits, 16));
+            _mm512_store_si512(to + kParts * rows * kTileColumns, bits);
         }
     }
 }

@@ -116,12 +116,24 @@ FLEXC_AVX2 std::uint32_t widen_transposed(const char* from, std::int64_t stride,
     return largest_of(largest);
 }
 
-template <typename Format> struct LoadOf { using Type = avx2::LoadF32; };
-template <> struct LoadOf<F16> { using Type = avx2::LoadF16; };
-template <> struct LoadOf<Bf16> { using Type = avx2::LoadBf16; };
-template <> struct LoadOf<E4m3> { using Type = avx2::LoadE4m3; };
-template <> struct LoadOf<E5m2> { using Type = avx2::LoadE5m2; };
-template <> struct LoadOf<I8> { using Type = avx2::LoadI8; };
+template <typename Format> struct LoadOf {
+    using Type = avx2::LoadF32;
+};
+template <> struct LoadOf<F16> {
+    using Type = avx2::LoadF16;
+};
+template <> struct LoadOf<Bf16> {
+    using Type = avx2::LoadBf16;
+};
+template <> struct LoadOf<E4m3> {
+    using Type = avx2::LoadE4m3;
+};
+template <> struct LoadOf<E5m2> {
+    using Type = avx2::LoadE5m2;
+};
+template <> struct LoadOf<I8> {
+    using Type = avx2::LoadI8;
+};
 
 bool is_for_avx2(const TensorArgument& tensor, int dim) {
     return tensor.stride_d == 1 && dim % avx2::kLanes == 0 && has_avx2();

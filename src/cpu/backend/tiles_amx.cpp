@@ -16,14 +16,6 @@ constexpr std::int64_t kTileNumbers = kTileRows * kPairs; // bf16 numbers of a t
 constexpr int kWeightParts = 2;
 static_assert(kTileUnit == 2 * kTileRows && kTileUnit == kPairs);
 
-// To bf16, as floats. NaN may become zero.
-FLEXC_AMX_INLINE __m512 rounded(__m512 x) {
-    const __m512i half = _mm512_set1_epi32(0x8000);
-    const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000));
-    return _mm512_castsi512_ps(
-        _mm512_and_si512(_mm512_add_epi32(_mm512_castps_si512(x), half), upper));
-}
-
 // 32 numbers of a row as bits of bf16. Returns their exponents.
 struct LoadBf16 {
     static constexpr int kParts = 1;

@@ -25,6 +25,10 @@ constexpr int most_parts(const KernelShape& shape) {
 bool suits_tiles(const KernelShape& shape, const AttentionArguments& in);
 constexpr bool needs_finite(DType dtype) { return dtype == DType::f16; }
 
+// Packed numbers, of up to kMostParts parts, in the room of as many floats.
+inline std::uint16_t* bits(float* room) { return reinterpret_cast<std::uint16_t*>(room); }
+static_assert(kMostParts * sizeof(std::uint16_t) <= sizeof(float));
+
 // packed[parts][padded][dim], with zeros in rows of padding.
 Magnitude pack_queries(DType dtype, const RowList& rows, int dim, std::int64_t padded,
                        std::uint16_t* packed);
