@@ -92,7 +92,7 @@ std::string load_fields() {
 }
 
 std::string frame(std::string_view name, std::string_view linkage, const Values& values,
-                  const LoopMetadata& metadata, std::string_view row) {
+                  const LoopMetadata& metadata, std::string_view row, std::string_view after) {
     std::string text =
         formatted("define {}void @{}(ptr %args, ptr %tile) nounwind {{\nentry:\n", linkage, name);
     text += load_fields();
@@ -120,7 +120,9 @@ std::string frame(std::string_view name, std::string_view linkage, const Values&
     text += "  %row_next = add nuw nsw i32 %row, 1\n"
             "  %rows_done = icmp eq i32 %row_next, %rows\n"
             "  br i1 %rows_done, label %exit, label %row_loop\n"
-            "exit:\n  ret void\n}\n";
+            "exit:\n";
+    text += after;
+    text += "  ret void\n}\n";
     return text + metadata.definitions();
 }
 

@@ -14,9 +14,9 @@ namespace flexc::cpu {
 
 // Text of a function over all rows. `row` is the text of one row: it starts in block %row_ready,
 // where %row, %row64 and %row_offset (in elements of a tile matrix) are defined, and ends inside
-// the block %row_end, without a terminator.
+// the block %row_end, without a terminator. `after` follows all rows, from block %exit on.
 std::string frame(std::string_view name, std::string_view linkage, const Values& values,
-                  const LoopMetadata& metadata, std::string_view row);
+                  const LoopMetadata& metadata, std::string_view row, std::string_view after = "");
 
 // Emits `name` once; or, if reads may be contiguous in kv, twice, with a choice at run time.
 using Body = std::function<FunctionText(std::string_view name, std::string_view linkage, bool dense,

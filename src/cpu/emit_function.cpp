@@ -13,8 +13,8 @@ namespace {
 
 using ir::NodeId;
 
-// First loop of a row: modified scores and their maximum. A NaN counts as inf in the maximum, so
-// that comparisons are ordered; the row becomes NaN all the same.
+// The loop of a row over its elements: modified scores and their maximum. A NaN counts as inf in the
+// maximum, so that comparisons are ordered; the row becomes NaN all the same.
 std::string score_loop(const passes::Mod& mod, const Values& values, const Outside& outside,
                        const LoopMetadata& metadata, bool masked) {
     const std::string access = metadata.access(VectorLoop::elements);
@@ -38,52 +38,79 @@ std::string score_loop(const passes::Mod& mod, const Values& values, const Outsi
                       kMinusInfinity, access, literal(0));
     text += outside.step;
     text += kElementStep;
-    text += formatted("  br i1 %elements_done, label %row_softmax, label %element_loop{}\n",
+    text += formatted("  br i1 %elements_done, label %row_maximum, label %element_loop{}\n",
                       metadata.latch(VectorLoop::elements));
     return text;
 }
 
-// Second loop of a row: probabilities relative to the running maximum, and their sum. A row with
-// nothing visible so far is relative to 0, where exp(-inf) is 0. The difference comes before the
-// factor: of equal scores it is 0 however large they are.
-std::string probability_loop(const Outside& outside, const LoopMetadata& metadata) {
-    const std::string access = metadata.access(VectorLoop::probabilities);
-    std::string text = "row_softmax:\n"
+// The score that a row's exponents are relative to. A row with nothing visible so far is relative
+// to 0, where exp(-inf) is 0.
+std::string reference_of(std::string_view maximum, std::string_view name) {
+    return formatted("  %{1}_is_empty = fcmp oeq float {0}, {2}\n"
+                     "  %{1} = select i1 %{1}_is_empty, float {3}, float {0}\n",
+                     maximum, name, kMinusInfinity, literal(0));
+}
+
+// The end of a row: its running maximum, and the factor for what was summed before.
+std::string running_maximum(const Outside& outside) {
+    std::string text = "row_maximum:\n"
                        "  %row_max_p = getelementptr float, ptr %row_max, i64 %row64\n"
-                       "  %row_sum_p = getelementptr float, ptr %row_sum, i64 %row64\n"
                        "  %correction_p = getelementptr float, ptr %row_correction, i64 %row64\n"
                        "  %old_max = load float, ptr %row_max_p\n"
-                       "  %old_sum = load float, ptr %row_sum_p\n"
                        "  %rises = fcmp ogt float %max_next, %old_max\n"
                        "  %new_max = select i1 %rises, float %max_next, float %old_max\n";
-    text += formatted("  %is_empty = fcmp oeq float %new_max, {0}\n"
-                      "  %row_reference = select i1 %is_empty, float {1}, float %new_max\n"
-                      "  %old_below = fsub float %old_max, %row_reference\n"
-                      "  %old_exponent = fmul float %old_below, {2}\n"
+    text += reference_of("%new_max", "row_reference");
+    text += formatted("  %old_below = fsub float %old_max, %row_reference\n"
+                      "  %old_exponent = fmul float %old_below, {}\n"
                       "  %correction = call float @flexc_softmax_exp2(float %old_exponent)\n"
-                      "  br label %probability_loop\nprobability_loop:\n"
-                      "  %j_probability = phi i32 [ 0, %row_softmax ], [ %j_probability_next, "
+                      "  store float %new_max, ptr %row_max_p\n"
+                      "  store float %correction, ptr %correction_p\n",
+                      kLog2E);
+    return text + outside.end + "row_end:\n";
+}
+
+// A second loop over rows: probabilities relative to the running maximum, and their sum. Rows of
+// either loop do not wait for each other, whereas a row's probabilities wait for its maximum. The
+// difference comes before the factor: of equal scores it is 0 however large they are.
+std::string probability_loops(const LoopMetadata& metadata) {
+    const std::string access = metadata.access(VectorLoop::probabilities);
+    std::string text =
+        "  br label %sum_row_loop\nsum_row_loop:\n"
+        "  %sum_row = phi i32 [ 0, %exit ], [ %sum_row_next, %sum_row_end ]\n"
+        "  %sum_row64 = zext i32 %sum_row to i64\n"
+        "  %sum_row_offset = mul i64 %sum_row64, %stride\n"
+        "  %sum_row_scores = getelementptr float, ptr %scores, i64 %sum_row_offset\n"
+        "  %sum_row_max_p = getelementptr float, ptr %row_max, i64 %sum_row64\n"
+        "  %sum_row_max = load float, ptr %sum_row_max_p\n";
+    text += reference_of("%sum_row_max", "sum_reference");
+    text += formatted("  br label %probability_loop\nprobability_loop:\n"
+                      "  %j_probability = phi i32 [ 0, %sum_row_loop ], [ %j_probability_next, "
                       "%probability_loop ]\n"
-                      "  %sum = phi float [ {1}, %row_softmax ], [ %sum_next, %probability_loop ]\n"
-                      "  %entry_p = getelementptr float, ptr %row_scores, i32 %j_probability\n"
-                      "  %exponent_score = load float, ptr %entry_p{3}\n"
-                      "  %below = fsub float %exponent_score, %row_reference\n"
-                      "  %exponent = fmul float %below, {2}\n"
+                      "  %sum = phi float [ {0}, %sum_row_loop ], [ %sum_next, %probability_loop ]\n"
+                      "  %entry_p = getelementptr float, ptr %sum_row_scores, i32 %j_probability\n"
+                      "  %exponent_score = load float, ptr %entry_p{2}\n"
+                      "  %below = fsub float %exponent_score, %sum_reference\n"
+                      "  %exponent = fmul float %below, {1}\n"
                       "  %probability = call float @flexc_softmax_exp2(float %exponent)\n"
-                      "  store float %probability, ptr %entry_p{3}\n"
+                      "  store float %probability, ptr %entry_p{2}\n"
                       "  %sum_next = fadd reassoc float %sum, %probability\n",
-                      kMinusInfinity, literal(0), kLog2E, access);
+                      literal(0), kLog2E, access);
     text += formatted("  %j_probability_next = add nuw nsw i32 %j_probability, 1\n"
                       "  %probabilities_done = icmp eq i32 %j_probability_next, %columns\n"
-                      "  br i1 %probabilities_done, label %row_store, label %probability_loop{}\n",
+                      "  br i1 %probabilities_done, label %sum_row_end, label %probability_loop{}\n",
                       metadata.latch(VectorLoop::probabilities));
-    text += "row_store:\n"
-            "  %kept_sum = fmul float %old_sum, %correction\n"
+    text += "sum_row_end:\n"
+            "  %row_sum_p = getelementptr float, ptr %row_sum, i64 %sum_row64\n"
+            "  %sum_correction_p = getelementptr float, ptr %row_correction, i64 %sum_row64\n"
+            "  %old_sum = load float, ptr %row_sum_p\n"
+            "  %sum_correction = load float, ptr %sum_correction_p\n"
+            "  %kept_sum = fmul float %old_sum, %sum_correction\n"
             "  %new_sum = fadd float %kept_sum, %sum_next\n"
-            "  store float %new_max, ptr %row_max_p\n"
             "  store float %new_sum, ptr %row_sum_p\n"
-            "  store float %correction, ptr %correction_p\n";
-    return text + outside.end + "row_end:\n";
+            "  %sum_row_next = add nuw nsw i32 %sum_row, 1\n"
+            "  %sum_rows_done = icmp eq i32 %sum_row_next, %rows\n"
+            "  br i1 %sum_rows_done, label %sums_done, label %sum_row_loop\nsums_done:\n";
+    return text;
 }
 
 } // namespace
@@ -99,9 +126,11 @@ FunctionText emit_forward(const passes::Mod& mod, const FunctionRequest& request
         values.emit();
         const Outside outside = outside_pieces(mod, values);
         const std::string row = score_loop(mod, values, outside, metadata, request.masked) +
-                                probability_loop(outside, metadata);
+                                running_maximum(outside);
         stride_slots = values.dense_slots();
-        return FunctionText{frame(name, linkage, values, metadata, row), values.scratch_arrays()};
+        return FunctionText{
+            frame(name, linkage, values, metadata, row, probability_loops(metadata)),
+            values.scratch_arrays()};
     });
 }
 

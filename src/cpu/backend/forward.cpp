@@ -7,7 +7,7 @@
 
 #include "cpu/backend/arena.h"
 #include "cpu/backend/attention.h"
-#include "cpu/backend/flush_denormals.h"
+#include "cpu/backend/rescale.h"
 #include "cpu/backend/tensors.h"
 #include "cpu/backend/threads.h"
 #include "cpu/backend/tile_range.h"
@@ -23,14 +23,14 @@ constexpr std::int64_t kKeyTile = 256;
 constexpr std::int64_t kQueryTile = 64;
 static_assert(kKeyTile <= kMaxColumns && kKeyTile % kColumnUnit == 0);
 static_assert(amx::kTileUnit % kColumnUnit == 0 && kKeyTile % amx::kTileUnit == 0 &&
-              kQueryTile % amx::kTileUnit == 0);
+              kStripRows % amx::kTileUnit == 0 && kQueryTile % kStripRows == 0);
 
 // The scratch memory of a lane (a thread of the pool).
 struct Scratch {
     float *q, *scores, *output, *row_max, *row_sum, *row_correction, *lse;
     std::uint64_t* emitted;
     // For the matrix unit; f32 of a tile of keys or values.
-    std::uint16_t *packed_q, *packed_weights;
+    std::uint16_t* packed_q;
     float* wide;
 };
 
@@ -72,7 +72,7 @@ class Forward {
     Scratch take_scratch(Arena& arena) const {
         const std::int64_t parts = amx::most_parts(shape_);
         return {.q = arena.take<float>(query_tile_ * shape_.head_dim),
-                .scores = arena.take<float>(query_tile_ * kKeyTile),
+                .scores = arena.take<float>(std::min<std::int64_t>(query_tile_, kStripRows) * kKeyTile),
                 .output = arena.take<float>(query_tile_ * shape_.head_dim_v),
                 .row_max = arena.take<float>(query_tile_),
                 .row_sum = arena.take<float>(query_tile_),
@@ -80,7 +80,6 @@ class Forward {
                 .lse = arena.take<float>(query_tile_),
                 .emitted = arena.take<std::uint64_t>(shape_.scratch_arrays * kMaxColumns + 1),
                 .packed_q = arena.take<std::uint16_t>(parts * query_tile_ * shape_.head_dim),
-                .packed_weights = arena.take<std::uint16_t>(parts * query_tile_ * kKeyTile),
                 .wide = arena.take<float>(
                     parts > 0 ? std::max(shape_.head_dim, shape_.head_dim_v) * kKeyTile : 0)};
     }
@@ -226,8 +225,30 @@ class Forward {
         return uses_amx_ ? round_up(rows, amx::kTileUnit) : power_of_two(rows);
     }
 
-    void key_step(TileFunction function, Tile& tile, const Scratch& scratch, std::int64_t packed,
-                  std::int64_t skipped, bool started, bool finite_queries) {
+    // The scratch memory of the rows from `row` on; scores are those of one strip.
+    Scratch from_row(Scratch scratch, std::int64_t row) const {
+        scratch.q += row * shape_.head_dim;
+        scratch.output += row * shape_.head_dim_v;
+        scratch.row_correction += row;
+        scratch.packed_q += row * amx::query_stride(shape_.head_dim);
+        return scratch;
+    }
+
+    void key_step(TileFunction function, const Tile& tile, const Scratch& scratch,
+                  std::int64_t packed, std::int64_t skipped, bool started, bool finite_queries) {
+        for (std::int64_t row = 0; row < tile.rows; row += kStripRows) {
+            Tile strip = tile;
+            strip.rows = std::min<std::int64_t>(kStripRows, tile.rows - row);
+            strip.q_begin += row;
+            strip.row_max += row;
+            strip.row_sum += row;
+            strip.row_correction += row;
+            strip_step(function, strip, from_row(scratch, row), packed, skipped, started,
+                       finite_queries);
+        }
+    }
+    void strip_step(TileFunction function, Tile& tile, const Scratch& scratch, std::int64_t packed,
+                    std::int64_t skipped, bool started, bool finite_queries) {
         // The matrix unit begins at a multiple of its own unit: `before` columns more.
         const std::int64_t before = uses_amx_ ? skipped % amx::kTileUnit : 0;
         const std::int64_t first = skipped - before, after = before + tile.columns;
@@ -244,7 +265,8 @@ class Forward {
             std::fill(scores, scores + before, 0.0f);
             std::fill(scores + after, scores + step.columns, 0.0f);
         }
-        if (started) rescale(scratch, tile.rows);
+        if (started)
+            rescale(tile.rows, shape_.head_dim_v, scratch.row_correction, scratch.output);
         add_values(step, scratch, started);
     }
 
@@ -284,11 +306,10 @@ class Forward {
         const float* values = values_at(step.packed);
         if (uses_amx_) {
             if (is_finite) {
-                amx::pack_weights(step.rows, step.columns, scratch.scores, kKeyTile,
-                                  scratch.packed_weights);
-                return amx::add_weighted_values(
-                    step.product(shape_.kv_dtype, dim), scratch.packed_weights, kKeyTile,
-                    amx::bits(values_at(step.packed)), scratch.output, started);
+                amx::pack_weights(step.rows, step.columns, scratch.scores, kKeyTile);
+                return amx::add_weighted_values(step.product(shape_.kv_dtype, dim), scratch.scores,
+                                                kKeyTile, amx::bits(values_at(step.packed)),
+                                                scratch.output, started);
             }
             widen_values(keys_of(step.packed), scratch.wide);
             values = scratch.wide;
@@ -302,18 +323,6 @@ class Forward {
                                                           .accumulate = started},
                                                          scratch.scores, values + step.first * dim,
                                                          scratch.output);
-    }
-
-    // Rescales the output that was summed relative to an older maximum.
-    void rescale(const Scratch& scratch, std::int64_t rows) const {
-        const FlushDenormals flush;
-        const int dim_v = shape_.head_dim_v;
-        for (std::int64_t row = 0; row < rows; ++row) {
-            const float factor = scratch.row_correction[row];
-            if (factor == 1) continue;
-            for (int d = 0; d < dim_v; ++d)
-                scratch.output[row * dim_v + d] *= factor;
-        }
     }
 
     void finish(const TileFunctions& functions, Tile& tile, const Rows& rows,
@@ -335,18 +344,10 @@ class Forward {
             tile.columns = 1;
             functions.sink(launch_.words, &tile);
         }
-        for (std::int64_t row = 0; row < rows.count; ++row) {
-            float* output = scratch.output + row * dim_v;
-            const float sum = scratch.row_sum[row], correction = scratch.row_correction[row];
+        divide(rows.count, dim_v, scratch.row_correction, scratch.row_sum, scratch.output);
+        for (std::int64_t row = 0; row < rows.count; ++row)
             if (scratch.lse[row] == kNothing)
-                std::fill_n(output, dim_v, 0.0f);
-            else if (correction == 1)
-                for (int d = 0; d < dim_v; ++d)
-                    output[d] /= sum;
-            else
-                for (int d = 0; d < dim_v; ++d)
-                    output[d] = output[d] * correction / sum;
-        }
+                std::fill_n(scratch.output + row * dim_v, dim_v, 0.0f);
         store_rows(in_.o, shape_.dtype, in_.o_flags, rows, dim_v, scratch.output, dim_v);
         if (in_.lse.data != nullptr) store_rows(in_.lse, DType::f32, 0, rows, 1, scratch.lse, 1);
     }

@@ -11,6 +11,7 @@
 #include "cpu/backend/arena.h"
 #include "cpu/backend/attention.h"
 #include "cpu/backend/flush_denormals.h"
+#include "cpu/backend/rescale.h"
 #include "cpu/backend/skinny_amx.h"
 #include "cpu/backend/skinny_products.h"
 #include "cpu/backend/tensors.h"
@@ -51,7 +52,6 @@ struct Scratch {
     std::int64_t *key_rows, *offsets;
     std::uint64_t* emitted;
     // For the matrix unit; f32 of a tile of keys or values.
-    std::uint16_t* packed_weights;
     float* wide;
     std::array<Block, kMostBlocks> blocks;
 };
@@ -133,7 +133,6 @@ class Forward {
             .key_rows = arena.take<std::int64_t>(kKeyTile),
             .offsets = arena.take<std::int64_t>(kKeyTile + amx::RowList::kNext),
             .emitted = arena.take<std::uint64_t>(shape_.scratch_arrays * kMaxColumns + 1),
-            .packed_weights = arena.take<std::uint16_t>(parts * kBlockRows * kKeyTile),
             .wide = arena.take<float>(
                 parts > 0 ? kKeyTile * std::max(shape_.head_dim, shape_.head_dim_v) : 0),
             .blocks = {}};
@@ -290,10 +289,12 @@ class Forward {
             }
         }
 
+        using VisibleByHead = std::array<VisibleColumns, kBlockRows>;
+
         void block_step(Block& block) {
             const int kv_head = block.head / (in_.heads / in_.kv_heads);
             if (kv_head != std::exchange(kv_head_, kv_head)) has_keys_ = has_values_ = false;
-            std::array<VisibleColumns, kBlockRows> visible_columns;
+            VisibleByHead visible_columns;
             Range columns{keys_.end, keys_.begin};
             for (int i = 0; i < block.heads; ++i) {
                 VisibleColumns& visible = visible_columns[static_cast<std::size_t>(i)];
@@ -303,36 +304,67 @@ class Forward {
                 columns.end = std::max(columns.end, visible.columns.end);
             }
             if (columns.empty()) return;
-            const int dim = all_.shape_.head_dim;
-            auto rows = static_cast<int>(power_of_two(block.rows()));
-            const bool is_skinny = may_be_skinny(rows);
-            std::int64_t unit = kColumnUnit;
-            if (!is_skinny && uses_tiles_) {
-                unit = amx::kTileUnit;
-                rows = static_cast<int>(most_rows(block));
-                columns.begin = columns.begin / unit * unit;
+            if (may_be_skinny(power_of_two(block.rows())))
+                return skinny_step(block, visible_columns, columns);
+            if (uses_tiles_) columns.begin = columns.begin / amx::kTileUnit * amx::kTileUnit;
+            if (block.heads > 1) return tile_step(block, visible_columns, columns);
+            if (uses_tiles_) pack_tile_queries(block);
+            for (int query = 0; query < block.queries; query += kStripRows) {
+                Block strip = rows_from(block, query);
+                tile_step(strip, visible_columns, columns);
             }
-            const auto width = static_cast<int>(round_up(columns.end - columns.begin, unit));
-            if (is_skinny && block.is_packed) {
+            block.started = block.head_started[0] = true;
+        }
+
+        // Some rows of a block with one head.
+        Block rows_from(Block block, int query) const {
+            block.query += query;
+            block.queries = std::min(block.queries - query, kStripRows);
+            block.q += std::int64_t{query} * all_.shape_.head_dim;
+            block.tile_q += query * amx::query_stride(all_.shape_.head_dim);
+            block.output += std::int64_t{query} * all_.shape_.head_dim_v;
+            block.row_max += query;
+            block.row_sum += query;
+            block.row_correction += query;
+            return block;
+        }
+
+        // A few rows, whose products read keys and values from memory.
+        void skinny_step(Block& block, const VisibleByHead& visible, Range columns) {
+            const int dim = all_.shape_.head_dim;
+            const auto rows = static_cast<int>(power_of_two(block.rows()));
+            if (block.is_packed)
                 amx::multiply_by_keys(rows, dim, block.packed_q, list_rows(columns, in_.k),
                                       block.scores, kKeyTile);
-            } else if (is_skinny) {
+            else
                 visit_memory(columns, in_.k, in_.k_scale,
                              [&](const MemoryRows& keys, std::int64_t column) {
                                  multiply_by_keys(all_.shape_.kv_dtype, rows, dim, block.q, keys,
                                                   block.scores + column, kKeyTile);
                              });
-            } else {
-                multiply_by_tile(block, rows, columns.begin % kKeyTile, width);
-            }
+            weigh(block, visible, columns, rows, width_of(columns, kColumnUnit));
+            add_from_memory(block, rows, columns);
+            block.started = true;
+        }
+        void tile_step(Block& block, const VisibleByHead& visible, Range columns) {
+            const auto rows = static_cast<int>(most_rows(block));
+            const int width = width_of(columns, uses_tiles_ ? amx::kTileUnit : kColumnUnit);
+            multiply_by_tile(block, rows, columns.begin % kKeyTile, width);
+            weigh(block, visible, columns, rows, width);
+            add_values(block, block.output, rows, columns.begin % kKeyTile, width);
+            block.started = true;
+        }
+        static int width_of(Range columns, std::int64_t unit) {
+            return static_cast<int>(round_up(columns.end - columns.begin, unit));
+        }
+
+        // Makes weights of the scores of all rows.
+        void weigh(Block& block, const VisibleByHead& visible, Range columns, int rows, int width) {
             for (int i = 0; i < block.heads; ++i)
-                head_step(block, i, visible_columns[static_cast<std::size_t>(i)], columns, width);
+                head_step(block, i, visible[static_cast<std::size_t>(i)], columns, width);
             // Rows of padding have no scores.
             for (std::int64_t row = block.rows(); row < rows; ++row)
                 std::fill_n(block.scores + row * kKeyTile, width, 0.0f);
-            is_skinny ? add_from_memory(block, rows, columns)
-                      : add_values(block, block.output, rows, columns.begin % kKeyTile, width);
-            block.started = true;
         }
 
         // Products with `width` keys or values of the tile, from its column `first` on.
@@ -359,11 +391,10 @@ class Forward {
             load_values();
             if (!uses_tiles_ || !values_are_finite_)
                 return add_wide_values(block, output, rows, first, width);
-            amx::pack_weights(rows, width, block.scores, kKeyTile, scratch_.packed_weights);
+            amx::pack_weights(rows, width, block.scores, kKeyTile);
             amx::add_weighted_values(
                 {all_.shape_.kv_dtype, all_.shape_.head_dim_v, rows, width, first, kKeyTile},
-                scratch_.packed_weights, kKeyTile, amx::bits(scratch_.values), output,
-                block.started);
+                block.scores, kKeyTile, amx::bits(scratch_.values), output, block.started);
         }
         void add_wide_values(const Block& block, float* output, int rows, std::int64_t first,
                              int width) {
@@ -401,7 +432,7 @@ class Forward {
         }
 
         // Whether products can read keys and values from memory without copying them (few rows).
-        bool may_be_skinny(int rows) const {
+        bool may_be_skinny(std::int64_t rows) const {
             return !has_keys_ && rows <= kSkinnyRows && in_.k.stride_d == 1 &&
                    in_.v.stride_d == 1 && has_skinny_products(all_.shape_.head_dim) &&
                    has_skinny_products(all_.shape_.head_dim_v);
@@ -526,21 +557,11 @@ class Forward {
                 std::fill_n(scores + row * kKeyTile + after, width - after, 0.0f);
             }
             bool& started = block.head_started[static_cast<std::size_t>(head)];
-            if (started) rescale(block, head);
+            const std::int64_t row = std::int64_t{head} * block.queries;
+            const int dim = all_.shape_.head_dim_v;
+            if (started)
+                rescale(block.queries, dim, block.row_correction + row, block.output + row * dim);
             started = true;
-        }
-
-        // Rescales the output that was summed relative to an older maximum.
-        void rescale(const Block& block, int head) const {
-            const FlushDenormals flush;
-            const int dim_v = all_.shape_.head_dim_v;
-            const std::int64_t first = std::int64_t{head} * block.queries;
-            for (std::int64_t row = first; row < first + block.queries; ++row) {
-                const float factor = block.row_correction[row];
-                if (factor == 1) continue;
-                for (int d = 0; d < dim_v; ++d)
-                    block.output[row * dim_v + d] *= factor;
-            }
         }
 
         // Loads the whole tile once for all blocks, for the matrix unit or in f32.
@@ -707,12 +728,11 @@ class Forward {
                 functions.sink(launch_.words, &tile);
             }
             float* const output = block.output + first * dim_v;
+            divide(block.queries, dim_v, block.row_correction + first, block.row_sum + first,
+                   output);
             for (std::int64_t row = 0; row < block.queries; ++row)
                 if (scratch.lse[row] == -kInfinity)
                     std::fill_n(output + row * dim_v, dim_v, 0.0f);
-                else
-                    divide(output + row * dim_v, dim_v, block.row_correction[first + row],
-                           block.row_sum[first + row]);
             store(queries, output, scratch.lse);
         }
     }
@@ -728,15 +748,6 @@ class Forward {
     static float lse_of(float maximum, float sum) {
         return maximum == -kInfinity ? -kInfinity
                                      : static_cast<float>(double{maximum} + std::log(double{sum}));
-    }
-
-    static void divide(float* output, int dim, float correction, float sum) {
-        if (correction == 1)
-            for (int d = 0; d < dim; ++d)
-                output[d] /= sum;
-        else
-            for (int d = 0; d < dim; ++d)
-                output[d] = output[d] * correction / sum;
     }
 
     void store(const Rows& rows, const float* output, const float* lse) const {

@@ -206,11 +206,33 @@ Magnitude load_transposed_as(const TensorArgument& tensor, const Rows& rows, int
     return magnitude_of(largest);
 }
 
+// Compiled for the instruction set of the function that it is inlined into.
+template <typename Format>
+__attribute__((always_inline)) inline void narrow_rows(void* out, std::int64_t out_stride,
+                                                       std::int64_t rows, int dim, const float* in,
+                                                       std::int64_t stride) {
+    for (std::int64_t row = 0; row < rows; ++row)
+        for (int d = 0; d < dim; ++d)
+            write_at(out, row * out_stride + d, Format::narrow(in[row * stride + d]));
+}
+#if defined(__x86_64__)
+template <typename Format>
+FLEXC_AVX2 void narrow_by_avx2(void* out, std::int64_t out_stride, std::int64_t rows, int dim,
+                               const float* in, std::int64_t stride) {
+    narrow_rows<Format>(out, out_stride, rows, dim, in, stride);
+}
+#endif
+
 template <typename Format>
 void store_as(const TensorArgument& tensor, bool accumulate, const Rows& rows, int dim,
               const float* in, std::int64_t stride) {
     using Bits = typename Format::Bits;
     const std::int64_t start = offset_of(tensor, rows);
+#if defined(__x86_64__)
+    if (!accumulate && is_for_avx2(tensor, dim))
+        return narrow_by_avx2<Format>(static_cast<Bits*>(tensor.data) + start, tensor.stride_s,
+                                      rows.count, dim, in, stride);
+#endif
     for (std::int64_t row = 0; row < rows.count; ++row, in += stride) {
         const std::int64_t to = start + row * tensor.stride_s;
         for (int d = 0; d < dim; ++d) {

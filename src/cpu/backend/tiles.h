@@ -21,6 +21,9 @@ void multiply(const Product& product, const float* left, const float* right, flo
 void multiply_skipping_zeros(const Product& product, const float* left, const float* right,
                              float* out);
 
+// Rows of queries of one step: few enough for their scores to stay in the first-level cache.
+inline constexpr int kStripRows = 32;
+
 // Shapes are rounded up to a few, so that few kernels are made: columns and inner dimensions along
 // kv to kColumnUnit, rows to a power of two.
 inline constexpr int kColumnUnit = 16;

@@ -64,11 +64,10 @@ FLEXC_AMX Magnitude pack_rows(const RowList& rows, int dim, std::int64_t padded,
             __m512i part[Load::kParts];
             note(largest, Load::at(row_at(rows, row) + d * 2, part));
             for (int i = 0; i < Load::kParts; ++i)
-                _mm512_storeu_si512(packed + (i * padded + row) * dim + d, part[i]);
+                _mm512_storeu_si512(packed + row * query_stride(dim) + i * dim + d, part[i]);
         }
-    for (int i = 0; i < Load::kParts; ++i)
-        std::fill(packed + (i * padded + rows.count) * dim, packed + (i + 1) * padded * dim,
-                  std::uint16_t{0});
+    std::fill(packed + rows.count * query_stride(dim), packed + padded * query_stride(dim),
+              std::uint16_t{0});
     return magnitude_of(largest);
 }
 
@@ -211,23 +210,22 @@ Magnitude pack_values(DType dtype, const RowList& values, int dim, std::int64_t 
 }
 
 // The first part is rounded. The second one is not: NaN whose bits round to zero stays NaN there.
-FLEXC_AMX void pack_weights(std::int64_t rows, std::int64_t keys, const float* weights,
-                            std::int64_t stride, std::uint16_t* packed) {
+FLEXC_AMX void pack_weights(std::int64_t rows, std::int64_t keys, float* weights,
+                            std::int64_t stride) {
     constexpr __mmask32 kOdd = 0xaaaaaaaa;
     for (std::int64_t row = 0; row < rows; ++row)
         for (std::int64_t key = 0; key < keys; key += kTileUnit) {
+            float* const at = weights + row * stride + key;
             __m512i high[2], low[2]; // of 16 keys, and of the 16 after them
             for (int i = 0; i < 2; ++i) {
-                const __m512 weight = _mm512_loadu_ps(weights + row * stride + key + i * kTileRows);
+                const __m512 weight = _mm512_loadu_ps(at + i * kTileRows);
                 high[i] = _mm512_castps_si512(rounded(weight));
                 low[i] = _mm512_castps_si512(_mm512_sub_ps(weight, rounded(weight)));
             }
-            std::uint16_t* const to = packed + row * stride + key;
             _mm512_storeu_si512(
-                to, _mm512_mask_blend_epi16(kOdd, _mm512_srli_epi32(high[0], 16), high[1]));
-            _mm512_storeu_si512(
-                to + rows * stride,
-                _mm512_mask_blend_epi16(kOdd, _mm512_srli_epi32(low[0], 16), low[1]));
+                at, _mm512_mask_blend_epi16(kOdd, _mm512_srli_epi32(high[0], 16), high[1]));
+            _mm512_storeu_si512(at + kTileRows, _mm512_mask_blend_epi16(
+                                                    kOdd, _mm512_srli_epi32(low[0], 16), low[1]));
         }
 }
 
@@ -237,20 +235,20 @@ void multiply_by_keys(const TileProduct& product, const std::uint16_t* queries,
     with_load(product.dtype, [&](auto load) {
         constexpr int kParts = decltype(load)::kParts;
         multiply<kParts, kParts>(
-            product.rows, product.keys, dim, {queries, dim, kTileUnit, product.rows * dim},
+            product.rows, product.keys, dim, {queries, query_stride(product.dim), kTileUnit, dim},
             {keys + product.first * dim, kTileColumns * dim, kTileNumbers, product.room * dim},
             scores, stride, false);
     });
 }
 
 // The product of both second parts is as small as what weights miss.
-void add_weighted_values(const TileProduct& product, const std::uint16_t* weights,
-                         std::int64_t stride, const std::uint16_t* values, float* out,
-                         bool accumulate) {
+void add_weighted_values(const TileProduct& product, const float* weights, std::int64_t stride,
+                         const std::uint16_t* values, float* out, bool accumulate) {
     const std::int64_t dim = product.dim;
     with_load(product.dtype, [&](auto load) {
         multiply<kWeightParts, decltype(load)::kParts, 1>(
-            product.rows, dim, product.keys, {weights, stride, kTileUnit, product.rows * stride},
+            product.rows, dim, product.keys,
+            {bits(weights), kWeightParts * stride, kWeightParts * kTileUnit, kTileUnit},
             {values + product.first * dim, kTileNumbers, kTileUnit * dim, product.room * dim}, out,
             dim, accumulate);
     });
@@ -261,11 +259,11 @@ void add_weighted_values(const TileProduct& product, const std::uint16_t* weight
 Magnitude pack_queries(DType, const RowList&, int, std::int64_t, std::uint16_t*) { return {}; }
 Magnitude pack_keys(DType, const RowList&, int, std::int64_t, std::uint16_t*) { return {}; }
 Magnitude pack_values(DType, const RowList&, int, std::int64_t, std::uint16_t*) { return {}; }
-void pack_weights(std::int64_t, std::int64_t, const float*, std::int64_t, std::uint16_t*) {}
+void pack_weights(std::int64_t, std::int64_t, float*, std::int64_t) {}
 void multiply_by_keys(const TileProduct&, const std::uint16_t*, const std::uint16_t*, float*,
                       std::int64_t) {}
-void add_weighted_values(const TileProduct&, const std::uint16_t*, std::int64_t,
-                         const std::uint16_t*, float*, bool) {}
+void add_weighted_values(const TileProduct&, const float*, std::int64_t, const std::uint16_t*,
+                         float*, bool) {}
 
 #endif
 

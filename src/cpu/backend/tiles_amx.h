@@ -27,9 +27,14 @@ constexpr bool needs_finite(DType dtype) { return dtype == DType::f16; }
 
 // Packed numbers, of up to kMostParts parts, in the room of as many floats.
 inline std::uint16_t* bits(float* room) { return reinterpret_cast<std::uint16_t*>(room); }
+inline const std::uint16_t* bits(const float* room) {
+    return reinterpret_cast<const std::uint16_t*>(room);
+}
 static_assert(kMostParts * sizeof(std::uint16_t) <= sizeof(float));
 
-// packed[parts][padded][dim], with zeros in rows of padding.
+// Numbers of 16 bits from one packed query to the next.
+constexpr std::int64_t query_stride(int dim) { return std::int64_t{kMostParts} * dim; }
+// packed[padded][kMostParts][dim], with zeros in rows of padding.
 Magnitude pack_queries(DType dtype, const RowList& rows, int dim, std::int64_t padded,
                        std::uint16_t* packed);
 // The right sides of products, with zeros up to a multiple of the unit: packed[parts][room * dim].
@@ -37,9 +42,8 @@ Magnitude pack_keys(DType dtype, const RowList& keys, int dim, std::int64_t room
                     std::uint16_t* packed);
 Magnitude pack_values(DType dtype, const RowList& values, int dim, std::int64_t room,
                       std::uint16_t* packed);
-// weights[rows][stride] to packed[2][rows][stride].
-void pack_weights(std::int64_t rows, std::int64_t keys, const float* weights, std::int64_t stride,
-                  std::uint16_t* packed);
+// In place: weights[rows][stride] become both parts of 32 keys, then those of the next 32.
+void pack_weights(std::int64_t rows, std::int64_t keys, float* weights, std::int64_t stride);
 
 struct TileProduct {
     DType dtype;
@@ -51,9 +55,9 @@ struct TileProduct {
 // scores[row][j] = sum over d of queries[row][d] * keys[first + j][d]. scores[rows][stride].
 void multiply_by_keys(const TileProduct& product, const std::uint16_t* queries,
                       const std::uint16_t* keys, float* scores, std::int64_t stride);
-// out[row][d] (+)= sum over j of weights[row][j] * values[first + j][d]. out[rows][dim].
-void add_weighted_values(const TileProduct& product, const std::uint16_t* weights,
-                         std::int64_t stride, const std::uint16_t* values, float* out,
-                         bool accumulate);
+// out[row][d] (+)= sum over j of weights[row][j] * values[first + j][d]. out[rows][dim]; weights are
+// packed.
+void add_weighted_values(const TileProduct& product, const float* weights, std::int64_t stride,
+                         const std::uint16_t* values, float* out, bool accumulate);
 
 } // namespace flexc::cpu::amx
