@@ -13,8 +13,8 @@ namespace {
 
 using ir::NodeId;
 
-// The loop of a row over its elements: modified scores and their maximum. A NaN counts as inf in the
-// maximum, so that comparisons are ordered; the row becomes NaN all the same.
+// The loop of a row over its elements: modified scores and their maximum. A NaN counts as inf in
+// the maximum, so that comparisons are ordered; the row becomes NaN all the same.
 std::string score_loop(const passes::Mod& mod, const Values& values, const Outside& outside,
                        const LoopMetadata& metadata, bool masked) {
     const std::string access = metadata.access(VectorLoop::elements);
@@ -74,31 +74,32 @@ std::string running_maximum(const Outside& outside) {
 // difference comes before the factor: of equal scores it is 0 however large they are.
 std::string probability_loops(const LoopMetadata& metadata) {
     const std::string access = metadata.access(VectorLoop::probabilities);
-    std::string text =
-        "  br label %sum_row_loop\nsum_row_loop:\n"
-        "  %sum_row = phi i32 [ 0, %exit ], [ %sum_row_next, %sum_row_end ]\n"
-        "  %sum_row64 = zext i32 %sum_row to i64\n"
-        "  %sum_row_offset = mul i64 %sum_row64, %stride\n"
-        "  %sum_row_scores = getelementptr float, ptr %scores, i64 %sum_row_offset\n"
-        "  %sum_row_max_p = getelementptr float, ptr %row_max, i64 %sum_row64\n"
-        "  %sum_row_max = load float, ptr %sum_row_max_p\n";
+    std::string text = "  br label %sum_row_loop\nsum_row_loop:\n"
+                       "  %sum_row = phi i32 [ 0, %exit ], [ %sum_row_next, %sum_row_end ]\n"
+                       "  %sum_row64 = zext i32 %sum_row to i64\n"
+                       "  %sum_row_offset = mul i64 %sum_row64, %stride\n"
+                       "  %sum_row_scores = getelementptr float, ptr %scores, i64 %sum_row_offset\n"
+                       "  %sum_row_max_p = getelementptr float, ptr %row_max, i64 %sum_row64\n"
+                       "  %sum_row_max = load float, ptr %sum_row_max_p\n";
     text += reference_of("%sum_row_max", "sum_reference");
-    text += formatted("  br label %probability_loop\nprobability_loop:\n"
-                      "  %j_probability = phi i32 [ 0, %sum_row_loop ], [ %j_probability_next, "
-                      "%probability_loop ]\n"
-                      "  %sum = phi float [ {0}, %sum_row_loop ], [ %sum_next, %probability_loop ]\n"
-                      "  %entry_p = getelementptr float, ptr %sum_row_scores, i32 %j_probability\n"
-                      "  %exponent_score = load float, ptr %entry_p{2}\n"
-                      "  %below = fsub float %exponent_score, %sum_reference\n"
-                      "  %exponent = fmul float %below, {1}\n"
-                      "  %probability = call float @flexc_softmax_exp2(float %exponent)\n"
-                      "  store float %probability, ptr %entry_p{2}\n"
-                      "  %sum_next = fadd reassoc float %sum, %probability\n",
-                      literal(0), kLog2E, access);
-    text += formatted("  %j_probability_next = add nuw nsw i32 %j_probability, 1\n"
-                      "  %probabilities_done = icmp eq i32 %j_probability_next, %columns\n"
-                      "  br i1 %probabilities_done, label %sum_row_end, label %probability_loop{}\n",
-                      metadata.latch(VectorLoop::probabilities));
+    text +=
+        formatted("  br label %probability_loop\nprobability_loop:\n"
+                  "  %j_probability = phi i32 [ 0, %sum_row_loop ], [ %j_probability_next, "
+                  "%probability_loop ]\n"
+                  "  %sum = phi float [ {0}, %sum_row_loop ], [ %sum_next, %probability_loop ]\n"
+                  "  %entry_p = getelementptr float, ptr %sum_row_scores, i32 %j_probability\n"
+                  "  %exponent_score = load float, ptr %entry_p{2}\n"
+                  "  %below = fsub float %exponent_score, %sum_reference\n"
+                  "  %exponent = fmul float %below, {1}\n"
+                  "  %probability = call float @flexc_softmax_exp2(float %exponent)\n"
+                  "  store float %probability, ptr %entry_p{2}\n"
+                  "  %sum_next = fadd reassoc float %sum, %probability\n",
+                  literal(0), kLog2E, access);
+    text +=
+        formatted("  %j_probability_next = add nuw nsw i32 %j_probability, 1\n"
+                  "  %probabilities_done = icmp eq i32 %j_probability_next, %columns\n"
+                  "  br i1 %probabilities_done, label %sum_row_end, label %probability_loop{}\n",
+                  metadata.latch(VectorLoop::probabilities));
     text += "sum_row_end:\n"
             "  %row_sum_p = getelementptr float, ptr %row_sum, i64 %sum_row64\n"
             "  %sum_correction_p = getelementptr float, ptr %row_correction, i64 %sum_row64\n"
@@ -125,8 +126,8 @@ FunctionText emit_forward(const passes::Mod& mod, const FunctionRequest& request
         if (mod.out_of_range != ir::kNoNode) values.need(mod.out_of_range, Block::element);
         values.emit();
         const Outside outside = outside_pieces(mod, values);
-        const std::string row = score_loop(mod, values, outside, metadata, request.masked) +
-                                running_maximum(outside);
+        const std::string row =
+            score_loop(mod, values, outside, metadata, request.masked) + running_maximum(outside);
         stride_slots = values.dense_slots();
         return FunctionText{
             frame(name, linkage, values, metadata, row, probability_loops(metadata)),

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <string>
 
 #include "harness.h"
@@ -131,4 +132,39 @@ TEST_CASE("keys are split the same way on any number of threads") {
                        .head_dim = 16,
                        .head_dim_v = 8},
                       6, {});
+}
+
+// Of two keys with the same weight, so that sums are exact in f32 and each element shows how one
+// number is rounded: eight at once where elements of a row are adjacent, else one by one.
+TEST_CASE("outputs are rounded in the same way whatever their strides") {
+    const ir::Program program = program_of("score_mod = 0 * score");
+    for (const DType dtype : {DType::f16, DType::bf16}) {
+        CAPTURE(name(dtype));
+        const bool is_half = dtype == DType::f16;
+        Problem problem = make_problem(program,
+                                       {.heads = 40,
+                                        .kv_heads = 40,
+                                        .q_len = 3,
+                                        .kv_len = 2,
+                                        .head_dim = 8,
+                                        .head_dim_v = 256},
+                                       21);
+        Random random(4);
+        const std::vector<double> special = {
+            std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity(),
+            -std::numeric_limits<double>::infinity(), -0.0,
+            is_half ? 65504.0 : 0x1.fep127,           is_half ? 0x1p-24 : 0x1p-126};
+        for (double& value : problem.v)
+            value = random.chance(10)
+                        ? random.pick(special)
+                        : std::ldexp(random.real(), static_cast<int>(random.integer(-24, 15)));
+        std::vector<float> first;
+        for (const MemoryLayout layout : {MemoryLayout::contiguous, MemoryLayout::scattered}) {
+            const RunOptions options{.dtype = dtype, .layout = layout, .backward = false};
+            const std::vector<float> bits = run(program, problem, options).bits();
+            if (first.empty()) first = bits;
+            REQUIRE(bits.size() == first.size());
+            CHECK(std::memcmp(bits.data(), first.data(), bits.size() * sizeof(float)) == 0);
+        }
+    }
 }

@@ -72,7 +72,8 @@ class Forward {
     Scratch take_scratch(Arena& arena) const {
         const std::int64_t parts = amx::most_parts(shape_);
         return {.q = arena.take<float>(query_tile_ * shape_.head_dim),
-                .scores = arena.take<float>(std::min<std::int64_t>(query_tile_, kStripRows) * kKeyTile),
+                // A strip's, and those of sinks of all rows.
+                .scores = arena.take<float>(query_tile_ * kKeyTile),
                 .output = arena.take<float>(query_tile_ * shape_.head_dim_v),
                 .row_max = arena.take<float>(query_tile_),
                 .row_sum = arena.take<float>(query_tile_),
@@ -265,8 +266,7 @@ class Forward {
             std::fill(scores, scores + before, 0.0f);
             std::fill(scores + after, scores + step.columns, 0.0f);
         }
-        if (started)
-            rescale(tile.rows, shape_.head_dim_v, scratch.row_correction, scratch.output);
+        if (started) rescale(tile.rows, shape_.head_dim_v, scratch.row_correction, scratch.output);
         add_values(step, scratch, started);
     }
 

@@ -731,8 +731,7 @@ class Forward {
             divide(block.queries, dim_v, block.row_correction + first, block.row_sum + first,
                    output);
             for (std::int64_t row = 0; row < block.queries; ++row)
-                if (scratch.lse[row] == -kInfinity)
-                    std::fill_n(output + row * dim_v, dim_v, 0.0f);
+                if (scratch.lse[row] == -kInfinity) std::fill_n(output + row * dim_v, dim_v, 0.0f);
             store(queries, output, scratch.lse);
         }
     }

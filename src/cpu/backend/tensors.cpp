@@ -206,21 +206,42 @@ Magnitude load_transposed_as(const TensorArgument& tensor, const Rows& rows, int
     return magnitude_of(largest);
 }
 
-// Compiled for the instruction set of the function that it is inlined into.
-template <typename Format>
-__attribute__((always_inline)) inline void narrow_rows(void* out, std::int64_t out_stride,
-                                                       std::int64_t rows, int dim, const float* in,
-                                                       std::int64_t stride) {
-    for (std::int64_t row = 0; row < rows; ++row)
-        for (int d = 0; d < dim; ++d)
-            write_at(out, row * out_stride + d, Format::narrow(in[row * stride + d]));
-}
 #if defined(__x86_64__)
-template <typename Format>
-FLEXC_AVX2 void narrow_by_avx2(void* out, std::int64_t out_stride, std::int64_t rows, int dim,
-                               const float* in, std::int64_t stride) {
-    narrow_rows<Format>(out, out_stride, rows, dim, in, stride);
+
+// Eight numbers as Format::narrow() rounds them.
+FLEXC_AVX2_INLINE void store_narrow(F16, std::uint16_t* to, __m256 values) {
+    // Every NaN is the same but for its sign.
+    const __m256 sign = _mm256_and_ps(values, _mm256_set1_ps(-0.0f));
+    const __m256 nan = _mm256_or_ps(sign, _mm256_castsi256_ps(_mm256_set1_epi32(0x7fc00000)));
+    const __m256 one_nan =
+        _mm256_blendv_ps(values, nan, _mm256_cmp_ps(values, values, _CMP_UNORD_Q));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to),
+                     _mm256_cvtps_ph(one_nan, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
+FLEXC_AVX2_INLINE void store_narrow(Bf16, std::uint16_t* to, __m256 values) {
+    const __m256i bits = _mm256_castps_si256(values);
+    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    const __m256i rounded =
+        _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+    const __m256i nan = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
+    const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(values, values, _CMP_UNORD_Q));
+    const __m256i whole = _mm256_srli_epi32(_mm256_blendv_epi8(rounded, nan, is_nan), 16);
+    _mm_storeu_si128(
+        reinterpret_cast<__m128i*>(to),
+        _mm_packus_epi32(_mm256_castsi256_si128(whole), _mm256_extracti128_si256(whole, 1)));
+}
+FLEXC_AVX2_INLINE void store_narrow(F32, float* to, __m256 values) { _mm256_storeu_ps(to, values); }
+
+// stride: between rows, in elements.
+template <typename Format>
+FLEXC_AVX2 void narrow_rows(const float* in, std::int64_t stride, std::int64_t rows, int dim,
+                            typename Format::Bits* out, std::int64_t out_stride) {
+    for (std::int64_t row = 0; row < rows; ++row)
+        for (std::int64_t d = 0; d < dim; d += avx2::kLanes)
+            store_narrow(Format(), out + row * out_stride + d,
+                         _mm256_loadu_ps(in + row * stride + d));
+}
+
 #endif
 
 template <typename Format>
@@ -230,8 +251,8 @@ void store_as(const TensorArgument& tensor, bool accumulate, const Rows& rows, i
     const std::int64_t start = offset_of(tensor, rows);
 #if defined(__x86_64__)
     if (!accumulate && is_for_avx2(tensor, dim))
-        return narrow_by_avx2<Format>(static_cast<Bits*>(tensor.data) + start, tensor.stride_s,
-                                      rows.count, dim, in, stride);
+        return narrow_rows<Format>(in, stride, rows.count, dim,
+                                   static_cast<Bits*>(tensor.data) + start, tensor.stride_s);
 #endif
     for (std::int64_t row = 0; row < rows.count; ++row, in += stride) {
         const std::int64_t to = start + row * tensor.stride_s;

@@ -55,8 +55,8 @@ struct TileProduct {
 // scores[row][j] = sum over d of queries[row][d] * keys[first + j][d]. scores[rows][stride].
 void multiply_by_keys(const TileProduct& product, const std::uint16_t* queries,
                       const std::uint16_t* keys, float* scores, std::int64_t stride);
-// out[row][d] (+)= sum over j of weights[row][j] * values[first + j][d]. out[rows][dim]; weights are
-// packed.
+// out[row][d] (+)= sum over j of weights[row][j] * values[first + j][d]. out[rows][dim]; weights
+// are packed.
 void add_weighted_values(const TileProduct& product, const float* weights, std::int64_t stride,
                          const std::uint16_t* values, float* out, bool accumulate);
 
