@@ -251,6 +251,7 @@ struct Consumer {
         Ends::clear_queries(*this, length, first_row, queries);
         key_kinds.store_queries(arguments, place, length, attention.scale, warp_row, shared,
                                 query.stage, thread);
+        AddendStep::store_queries(attention, arguments, place, shared, thread);
         Logits logits(attention, arguments, place, length, warp_row, thread.lane,
                       tables.wait(shared));
         Softmax softmax;
@@ -337,7 +338,7 @@ extern "C" __global__ void __launch_bounds__(kExpandedStep)
             ? 0
             : vector_heads(attention) * (distance_count(attention) / kExpandedStep);
     if (block < of_distances)
-        expand_distances(attention, arguments, block);
+        expand_distances(attention, arguments, block, DistanceUnits{attention.scale});
     else
         expand_keys(attention, arguments, block - of_distances);
 }

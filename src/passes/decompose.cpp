@@ -433,8 +433,18 @@ DecomposedMod decompose_score_with_kinds(const Mod& mod) {
 
 namespace {
 
-// Whether addends may be divided by what multiplies products: a number that does not change their
-// size much.
+// Whether there is no cap, and nothing is added but by rows, keys, slopes, distances and elements.
+bool adds_few_terms(const ScoreParts& parts) {
+    return parts.cap == kNoNode && !parts.kinds.found() && parts.quotient_addend == kNoNode &&
+           parts.remainder_addend == kNoNode;
+}
+// The same without slopes and distances.
+bool adds_no_terms(const ScoreParts& parts) {
+    return adds_few_terms(parts) && parts.slope == kNoNode && parts.distance_addend == kNoNode;
+}
+
+} // namespace
+
 bool can_divide_by_multiplier(const ir::Graph& graph, const ScoreParts& parts) {
     constexpr double kMost = 1024;
     if (!parts.found()) return false;
@@ -442,15 +452,6 @@ bool can_divide_by_multiplier(const ir::Graph& graph, const ScoreParts& parts) {
     return multiplier.op == ir::Op::const_real && multiplier.real >= 1 / kMost &&
            multiplier.real <= kMost;
 }
-
-// Whether there is no cap, and nothing is added but by rows, keys and elements.
-bool adds_no_terms(const ScoreParts& parts) {
-    return parts.cap == kNoNode && parts.slope == kNoNode && !parts.kinds.found() &&
-           parts.quotient_addend == kNoNode && parts.remainder_addend == kNoNode &&
-           parts.distance_addend == kNoNode;
-}
-
-} // namespace
 
 bool multiplies_by_one(const ir::Graph& graph, const ScoreParts& parts) {
     if (!parts.found()) return false;
@@ -475,20 +476,33 @@ bool are_products(const ir::Graph& graph, const ScoreParts& parts) {
            parts.distance_addend == kNoNode && parts.element_addend == kNoNode;
 }
 
-bool multiplies_key_addend(const ir::Graph& graph, const ScoreParts& parts) {
+bool multiplies_key_addend(const Mod& mod, const ScoreParts& parts) {
     if (parts.key_addend == kNoNode) return false;
     // Products are added to what is computed from a dense bias, and from nothing that keys have.
-    const bool starts_with_bias = parts.bias_read != kNoNode && multiplies_by_one(graph, parts) &&
-                                  adds_no_terms(parts) && parts.row_addend == kNoNode &&
-                                  parts.key_values.size() == 1 && parts.distance_values.empty();
-    return starts_with_bias || adds_keys_alone(graph, parts);
+    const bool starts_with_bias =
+        parts.bias_read != kNoNode && multiplies_by_one(mod.program.graph, parts) &&
+        adds_no_terms(parts) && parts.row_addend == kNoNode && parts.key_values.size() == 1 &&
+        parts.distance_values.empty();
+    return starts_with_bias || adds_keys_alone(mod, parts);
 }
 
-bool adds_keys_alone(const ir::Graph& graph, const ScoreParts& parts) {
-    const bool changes_score = parts.key_addend != kNoNode || parts.row_addend != kNoNode ||
-                               !multiplies_by_one(graph, parts);
-    return changes_score && can_divide_by_multiplier(graph, parts) && adds_no_terms(parts) &&
-           parts.element_addend == kNoNode;
+bool adds_keys_alone(const Mod& mod, const ScoreParts& parts) {
+    if (!parts.found() || !adds_no_terms(parts) || parts.element_addend != kNoNode) return false;
+    if (parts.key_addend != kNoNode) return mod.place[parts.multiplier] <= Place::head;
+    return parts.row_addend != kNoNode || !multiplies_by_one(mod.program.graph, parts);
+}
+
+bool can_start_with_distances(const ir::Graph& graph, const ScoreParts& parts) {
+    return parts.distance_addend != kNoNode && parts.distance_values.size() == 1 &&
+           parts.key_values.empty() && parts.element_addend == kNoNode &&
+           parts.slope == kNoNode && adds_few_terms(parts) &&
+           can_divide_by_multiplier(graph, parts);
+}
+
+bool can_multiply_slope(const ir::Graph& graph, const ScoreParts& parts) {
+    return parts.slope != kNoNode && parts.distance_addend == kNoNode &&
+           parts.key_addend == kNoNode && parts.element_addend == kNoNode &&
+           adds_few_terms(parts) && can_divide_by_multiplier(graph, parts);
 }
 
 bool adds_by_position(const Mod& mod, const ScoreParts& parts) {
@@ -527,6 +541,9 @@ TabulatedValues tabulated_values(const DecomposedMod& decomposed) {
     for (const std::vector<NodeId>& values : {parts.key_values, parts.distance_values})
         for (const NodeId id : values)
             uses = uses | decomposed.mod.dependence[id];
+    // Addends of keys are divided by what multiplies products.
+    if (multiplies_key_addend(decomposed.mod, parts))
+        uses = uses | decomposed.mod.dependence[parts.multiplier];
     return {.keys = static_cast<int>(parts.key_values.size()),
             .distances = static_cast<int>(parts.distance_values.size()),
             .by_batch = uses.has(Dependence::b),

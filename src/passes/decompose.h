@@ -93,10 +93,20 @@ bool starts_with_tables(const ir::Graph& graph, const ScoreParts& parts);
 bool multiplies_by_one(const ir::Graph& graph, const ScoreParts& parts);
 // Whether, in addition, nothing is added except by the matrix products.
 bool are_products(const ir::Graph& graph, const ScoreParts& parts);
+// Whether addends may be divided by what multiplies products: a positive constant that does not
+// change their size much.
+bool can_divide_by_multiplier(const ir::Graph& graph, const ScoreParts& parts);
 // Whether matrix products can bring what is added by key. Whether nothing else changes the score,
-// if they do, but a number for the whole row and a constant that multiplies it.
-bool multiplies_key_addend(const ir::Graph& graph, const ScoreParts& parts);
-bool adds_keys_alone(const ir::Graph& graph, const ScoreParts& parts);
+// if they do, but a number for the whole row and a factor: one of the row, or of the head if keys
+// add something.
+bool multiplies_key_addend(const Mod& mod, const ScoreParts& parts);
+bool adds_keys_alone(const Mod& mod, const ScoreParts& parts);
+// Whether the products can be added to a function of the distance, beside which there is nothing but
+// a number for the whole row and a constant factor.
+bool can_start_with_distances(const ir::Graph& graph, const ScoreParts& parts);
+// Whether products can bring what grows from key to key of a tile, beside which there is nothing but
+// a number for the whole row and a constant factor.
+bool can_multiply_slope(const ir::Graph& graph, const ScoreParts& parts);
 // Whether all addends depend on positions through a slope of the head or a function of the
 // distance, so that they are largest at an end of the keys or near the query.
 bool adds_by_position(const Mod& mod, const ScoreParts& parts);

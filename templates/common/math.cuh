@@ -20,6 +20,14 @@ __device__ inline float if_visible(float x, unsigned visible, int bit) {
         : "r"(visible), "r"(1u << bit));
     return x;
 }
+// The same, but else `hidden`.
+__device__ inline float if_visible(float x, unsigned visible, int bit, float hidden) {
+    asm("{\n.reg .pred p;\n.reg .b32 b;\nand.b32 b, %1, %2;\nsetp.eq.u32 p, b, 0;\n"
+        "selp.f32 %0, %3, %0, p;\n}"
+        : "+f"(x)
+        : "r"(visible), "r"(1u << bit), "f"(hidden));
+    return x;
+}
 
 // Relative error below 2^-22; 0 at -inf.
 __device__ inline float exp2_fast(float x) {

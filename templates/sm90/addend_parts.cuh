@@ -32,6 +32,9 @@ __device__ inline unsigned held_operand(unsigned address) {
 // No such step.
 struct NoAddendStep {
     static __device__ void store_unit(const AttentionArguments&, const Shared&) {}
+    // Stores what queries of a tile multiply.
+    static __device__ void store_queries(const AttentionArguments&, const mod::Arguments&,
+                                         const HeadPlace&, const Shared&, const ConsumerThread&) {}
     __device__ NoAddendStep(const Shared&, const ConsumerThread&) {}
     // Return the low words of the step's operands, which come with the keys of this stage.
     __device__ unsigned of_queries(int) const { return 0; }

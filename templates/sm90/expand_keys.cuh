@@ -7,6 +7,10 @@
 
 namespace sm90 {
 
+__device__ inline float per_product(float factor) {
+    return mod::kScoreForm.has_factor ? usable_factor(factor) : factor;
+}
+
 __device__ inline void expand_keys(const KernelArguments& attention,
                                    const mod::Arguments& arguments, int block) {
     // Keys past the end get the last key's values, since places in tables have to be inside of
@@ -19,7 +23,7 @@ __device__ inline void expand_keys(const KernelArguments& attention,
             const float addend = entry.exists ? mod::TabulatedVectors::key_value(at, 0) : 0;
             *reinterpret_cast<KeyAddend*>(key_operands(attention, entry.head) +
                                           kOperandFloats * entry.index) =
-                KeyAddend(addend, attention.scale * mod::multiplier(at));
+                KeyAddend(addend, per_product(attention.scale * mod::multiplier(at)));
         }
 #pragma unroll
         for (int i = kFirstStagedKey; i < mod::TabulatedVectors::kByKey; ++i)

@@ -191,7 +191,7 @@ using Index2dRows =
            Select<kMultipliesIndex2dRows, MultipliedIndex2dRows, LoadedIndex2dRows>>;
 
 // The operands of a consumer warpgroup: addends of queries, and the unit of keys.
-class Index2dStep {
+class Index2dStep : public NoAddendStep {
   public:
     // Stores what all addends are multiplied with, for eight keys: eight threads store one each.
     static __device__ void store_unit(const AttentionArguments& attention, const Shared& shared) {
@@ -201,7 +201,8 @@ class Index2dStep {
     }
 
     __device__ Index2dStep(const Shared& shared, const ConsumerThread& thread)
-        : rows_(
+        : NoAddendStep(shared, thread),
+          rows_(
               held_operand(shared.index_2d_rows.at(0) + 64 * thread.warpgroup * kIndex2dRowBytes)),
           unit_(held_operand(shared.unit)) {}
     __device__ unsigned of_queries(int stage) const {

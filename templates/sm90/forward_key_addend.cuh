@@ -6,6 +6,7 @@
 #include "common/select.h"
 #include "sm90/distance.cuh"
 #include "sm90/forward_index_2d.cuh"
+#include "sm90/forward_slope.cuh"
 #include "sm90/key_addend.cuh"
 #include "sm90/tma.cuh"
 
@@ -30,7 +31,7 @@ struct LoadedKeyAddends {
 using KeyAddends = Select<kMultipliesKeyAddend, LoadedKeyAddends, NoKeyAddends>;
 
 // The operands of a consumer warpgroup.
-class KeyAddendStep {
+class KeyAddendStep : public NoAddendStep {
   public:
     // Stores what all addends are multiplied with, for eight queries: eight threads store one each.
     static __device__ void store_unit(const AttentionArguments&, const Shared& shared) {
@@ -39,8 +40,8 @@ class KeyAddendStep {
         publish_shared();
     }
 
-    __device__ KeyAddendStep(const Shared& shared, const ConsumerThread&)
-        : keys_(held_operand(shared.key_addends.at(0))), unit_(held_operand(shared.unit)) {}
+    __device__ KeyAddendStep(const Shared& shared, const ConsumerThread& thread)
+        : NoAddendStep(shared, thread), keys_(held_operand(shared.key_addends.at(0))), unit_(held_operand(shared.unit)) {}
     __device__ unsigned of_queries(int) const { return unit_; }
     __device__ unsigned of_keys(int stage) const {
         return keys_ + stage * (KeyAddendRing::kBytes >> 4);
@@ -50,7 +51,9 @@ class KeyAddendStep {
     unsigned keys_, unit_; // of the first stage
 };
 
-using AddendStep = Select<kMultipliesKeyAddend, KeyAddendStep,
-                          Select<kMultipliesIndex2dRows, Index2dStep, NoAddendStep>>;
+using AddendStep =
+    Select<kMultipliesKeyAddend, KeyAddendStep,
+           Select<kMultipliesIndex2dRows, Index2dStep,
+                  Select<kMultipliesSlope, SlopeStep, NoAddendStep>>>;
 
 } // namespace sm90

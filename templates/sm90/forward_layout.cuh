@@ -63,6 +63,7 @@ using KeyTasks = Stages<kLayout.key_tasks.stages, kLayout.key_tasks.bytes>;
 
 constexpr bool kStagesTables = mod::kSizes.table_words != 0;
 constexpr bool kMultipliesKeyAddend = mod::kSizes.multiplies_key_addend;
+constexpr bool kMultipliesSlope = mod::kSizes.multiplies_slope;
 // Vectors by key whose slices are staged begin with this one.
 constexpr int kFirstStagedKey = kMultipliesKeyAddend ? 1 : 0;
 constexpr bool kHasTabulated =
@@ -134,6 +135,7 @@ struct Shared {
     unsigned lengths;          // of requests, one for each stage of queries
     unsigned kind_places;      // which copy of addends each key takes
     unsigned kind_copies;      // the copies of addends by kinds of keys
+    unsigned slopes, slope_keys; // operands of a slope
 
     __device__ explicit Shared(unsigned memory)
         : queries(at<Queries>(memory, kLayout.queries)), keys(at<Keys>(memory, kLayout.keys)),
@@ -146,7 +148,8 @@ struct Shared {
           key_addends(at<KeyAddendRing>(memory, kLayout.key_addends)), unit(memory + kLayout.unit),
           tasks(memory + kLayout.tasks), spare(memory + kLayout.spare),
           key_blocks(memory + kLayout.key_blocks), lengths(memory + kLayout.lengths),
-          kind_places(memory + kLayout.kind_places), kind_copies(memory + kLayout.kind_copies) {}
+          kind_places(memory + kLayout.kind_places), kind_copies(memory + kLayout.kind_copies),
+          slopes(memory + kLayout.slopes), slope_keys(memory + kLayout.slope_keys) {}
 
     __device__ unsigned task(int stage) const { return tasks + stage * Task::kBytes; }
     // Returns the address of the word that says which tile of keys a stage holds, where consumers

@@ -17,9 +17,11 @@ struct ForwardSizes {
     int shifted_stages = 0;           // number of the tiles' stages then
     int key_values = 0;               // vectors tabulated for each key, without those multiplied
     int distance_values = 0;          // vectors tabulated for each distance q - kv
+    bool starts_with_distances = false;    // products are added to the first of these
     int index_2d_rows = 0;            // of the 2-D key index in a tile, where they have addends
     bool multiplies_index_2d_rows = false; // those addends come with the products of QK
     bool multiplies_key_addend = false;    // what is added by key does
+    bool multiplies_slope = false;         // what grows from key to key of a tile does
     int table_words = 0, table_stages = 0; // words of all slices of tables; copies of them
     bool copies_keys = false;              // threads copy keys and values, not TMA
     int kind_columns = 0; // for kinds of keys; 0 where no addend comes with products by kinds
@@ -28,7 +30,7 @@ struct ForwardSizes {
     FLEXC_SHARED constexpr bool adds_kinds() const { return kind_columns != 0 || kind_copies != 0; }
     // Whether QK has one more step, whose operands are 16 bytes for each row, without a swizzle.
     FLEXC_SHARED constexpr bool has_addend_step() const {
-        return multiplies_index_2d_rows || multiplies_key_addend;
+        return multiplies_index_2d_rows || multiplies_key_addend || multiplies_slope;
     }
 };
 
@@ -69,16 +71,21 @@ FLEXC_SHARED constexpr ShiftedTileLayout shifted_tile_layout(int lines, int leng
 // Slices of the tabulated vectors for a tile of queries and one of keys. Threads read pairs of
 // floats, which start at even entries. A vector by distance is there twice, the second time without
 // its first entry, for pairs that start at odd ones: half of a warp reads each, and the gap keeps
-// the two in different banks.
+// the two in different banks. Where products are added to a vector, each entry is the four numbers
+// that a thread's accumulators start with.
 struct TabulatedLayout {
-    int distances; // between the tiles
-    int twin;      // entry at which the second copy starts
+    static constexpr int kStartBytes = 16; // of an entry of four numbers
+    int distances;                         // between the tiles
+    int twin;                              // entry at which the second copy starts
     int key_bytes, distance_bytes;
 };
-FLEXC_SHARED constexpr TabulatedLayout tabulated_layout(int query_tile, int key_tile) {
+FLEXC_SHARED constexpr TabulatedLayout tabulated_layout(int query_tile, int key_tile,
+                                                        bool starts_with_distances) {
     const int distances = query_tile + key_tile;
     const int twin = distances + (distances % 32 == 0 ? 16 : 0);
-    return {distances, twin, 4 * key_tile, 4 * (twin + distances)};
+    const int bytes = starts_with_distances ? TabulatedLayout::kStartBytes * distances
+                                            : 4 * (twin + distances);
+    return {distances, twin, 4 * key_tile, bytes};
 }
 
 // Kinds of keys that lanes have copies of. For each tile of keys a byte says which copy a key
@@ -125,6 +132,8 @@ struct ForwardLayout {
     int lengths = 0;        // of requests, one for each stage of queries
     int header_bytes = 0;   // all of these and the barriers
     int unit = 0;           // what addends are multiplied with, for eight rows
+    // A slope's operands: that of a head, for eight rows of each warpgroup, and that of all keys.
+    int slopes = 0, slope_keys = 0;
     // Offsets of the columns for kinds of keys in a stage of queries, and in one of keys.
     int kind_queries = 0, kind_keys = 0;
     // Offsets of the bytes that say which copies keys take, for each stage of keys and once for a
@@ -166,7 +175,7 @@ struct ForwardAllocator {
 // columns, which are the same memory, lay side by side: compute-sanitizer sees it so.
 FLEXC_SHARED constexpr int addend_reach(const ForwardSizes& sizes) {
     constexpr int kWarpgroupRows = 64;
-    const int rows = sizes.multiplies_key_addend      ? sizes.key_tile
+    const int rows = sizes.multiplies_key_addend || sizes.multiplies_slope ? sizes.key_tile
                      : sizes.multiplies_index_2d_rows ? kWarpgroupRows
                                                       : 0;
     return rows * ForwardLayout::kAddendBytes;
@@ -182,7 +191,8 @@ FLEXC_SHARED constexpr ForwardLayout forward_layout(const ForwardSizes& sizes) {
                                                                                : sizes.head_dim_v);
     const BiasTileLayout bias =
         bias_tile_layout(sizes.query_tile, sizes.key_tile, sizes.bias_bytes);
-    const TabulatedLayout slices = tabulated_layout(sizes.query_tile, sizes.key_tile);
+    const TabulatedLayout slices =
+        tabulated_layout(sizes.query_tile, sizes.key_tile, sizes.starts_with_distances);
     const int addend_bytes = ForwardLayout::addend_bytes(sizes.multiplies_index_2d_rows);
 
     ForwardLayout layout;
@@ -208,6 +218,10 @@ FLEXC_SHARED constexpr ForwardLayout forward_layout(const ForwardSizes& sizes) {
         next.ring(sizes.stages, sizes.index_2d_rows * sizes.query_tile * addend_bytes);
     layout.key_addends = next.ring(sizes.multiplies_key_addend ? sizes.stages : 0,
                                    sizes.key_tile * ForwardLayout::kAddendBytes);
+    if (sizes.multiplies_slope) {
+        layout.slopes = next.take(sizes.query_tile / 64 * ForwardLayout::kUnitBytes);
+        layout.slope_keys = next.take(sizes.key_tile * ForwardLayout::kAddendBytes);
+    }
     layout.tables = next.ring(sizes.table_stages, 4 * sizes.table_words);
     constexpr int kKeyTasks = 2; // tasks that are handed on early
     layout.key_tasks = next.ring(sizes.copies_keys ? kKeyTasks : 0, ForwardLayout::kTaskBytes);

@@ -53,7 +53,7 @@ __device__ inline void normalise(const AttentionArguments& attention,
     bool is_unused[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-        const float sum = quad_sum(softmax.sum[r]);
+        const float sum = logits.whole_sum(r, quad_sum(softmax.sum[r]));
         is_unused[r] = !mod::Layouts::kAreDense && row + 8 * r >= length.queries();
         const bool nothing_visible = softmax.saw_nothing(r, sum) || is_unused[r];
         float whole = sum;

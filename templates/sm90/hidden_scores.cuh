@@ -1,4 +1,4 @@
-// Sets scores of hidden elements to -inf.
+// Sets scores of hidden elements to -inf, or to another number of their row.
 #pragma once
 
 #include "common/math.cuh"
@@ -11,13 +11,28 @@ namespace sm90 {
 
 static_assert(kFragmentColumns <= 32, "one bit each");
 
-__device__ inline void hide_scores(Scores& scores, const unsigned (&visible)[2]) {
+// What hidden elements are: hidden(r, score, visible, j) returns the score where the j-th bit of
+// visible is set.
+struct HiddenIsLeast {
+    __device__ float operator()(int, float score, unsigned visible, int j) const {
+        return if_visible(score, visible, j);
+    }
+};
+struct HiddenIsOfRow {
+    float of_row[2];
+    __device__ float operator()(int r, float score, unsigned visible, int j) const {
+        return if_visible(score, visible, j, of_row[r]);
+    }
+};
+
+template <typename Hidden>
+__device__ void hide_scores(Scores& scores, const unsigned (&visible)[2], Hidden hidden) {
 #pragma unroll
     for (int j = 0; j < kFragmentColumns; ++j)
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             float& score = scores[accumulator(r, j)];
-            score = if_visible(score, visible[r], j);
+            score = hidden(r, score, visible[r], j);
         }
 }
 
@@ -38,12 +53,13 @@ struct HidesByBand {
     // mask_shows_all: the mask hides none of the tile's keys. Does not need scores, so that it may
     // be called while they are multiplied.
     __device__ void look(const VisibleKeys&, int, bool, const mod::Row (&)[2]) {}
+    template <typename Hidden>
     __device__ void apply(Scores& scores, const VisibleKeys& keys, int first_key,
-                          const mod::Row (&rows)[2]) const {
+                          const mod::Row (&rows)[2], Hidden hidden) const {
         if (keys.are_all(first_key, false)) return;
         unsigned visible[2];
         keys.find(visible, first_key, rows);
-        hide_scores(scores, visible);
+        hide_scores(scores, visible, hidden);
     }
 };
 
@@ -55,8 +71,10 @@ class HidesByMask : public HidesByBand {
         hides_ = !keys.are_all(first_key, mask_shows_all);
         if (hides_) keys.find(visible_, first_key, rows);
     }
-    __device__ void apply(Scores& scores, const VisibleKeys&, int, const mod::Row (&)[2]) const {
-        if (hides_) hide_scores(scores, visible_);
+    template <typename Hidden>
+    __device__ void apply(Scores& scores, const VisibleKeys&, int, const mod::Row (&)[2],
+                          Hidden hidden) const {
+        if (hides_) hide_scores(scores, visible_, hidden);
     }
 
   private:

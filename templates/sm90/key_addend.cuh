@@ -1,4 +1,4 @@
-// Operands of what is added by key: the three parts of a number in units of products, and zeros, in
+// Units of what comes with products, and operands of what is added by key: the three parts of a number in units of products, and zeros, in
 // bf16. All queries have the same operand, which is not zero for the parts alone: an infinite part
 // times zero would be NaN.
 #pragma once
@@ -8,6 +8,16 @@
 
 namespace sm90 {
 
+// Stands for a factor of products that is NaN; smaller than all that are used.
+constexpr float kNanFactor = 0x1p-100f;
+// Returns a factor that hidden and finite products may have as well as infinite ones: not zero, and
+// no NaN. What it leaves of a product is nothing beside a score's rounding.
+__device__ inline float usable_factor(float factor) {
+    constexpr float kLeast = 0x1p-64f;
+    if (factor != factor) return kNanFactor;
+    return fabsf(factor) < kLeast ? copysignf(kLeast, factor) : factor;
+}
+
 // Returns an addend of scores in units of products; finite numbers stay finite, also as exponents.
 // per_product: factor from products to scores.
 __device__ inline float in_products(float addend, float per_product) {
@@ -15,6 +25,16 @@ __device__ inline float in_products(float addend, float per_product) {
     const bool is_beyond = fabsf(addend) > kMost && fabsf(addend) <= kMostFinite;
     return multiply_finite(is_beyond ? copysignf(kMost, addend) : addend, 1 / per_product);
 }
+
+// Converts functions of the distance to units of products where these are added to them.
+struct DistanceUnits {
+    float scale;
+    __device__ float operator()(const mod::At& at, float value) const {
+        return mod::TabulatedVectors::kDistancesComeFirst
+                   ? in_products(value, scale * mod::multiplier(at))
+                   : value;
+    }
+};
 
 struct alignas(16) KeyAddend {
     int words[4]; // of the operand
@@ -26,6 +46,17 @@ struct alignas(16) KeyAddend {
         words[2] = words[3] = 0;
     }
 };
+
+// Store the operands of a slope: three parts of it, and a key's place in its tile.
+__device__ inline void store_slope(unsigned to, float slope, float per_product) {
+    const KeyAddend addend(slope, per_product);
+    store_shared(to, addend.words[0], addend.words[1], 0, 0);
+}
+__device__ inline void store_slope_key(unsigned to, int key) {
+    const int half =
+        static_cast<int>(__float_as_uint(0.5f * static_cast<float>(key)) >> 16);
+    store_shared(to, half << 16 | half, half, 0, 0);
+}
 
 // Stores the queries' operand. The two halves of a step's columns are the same memory.
 __device__ inline void store_key_unit(unsigned to) {

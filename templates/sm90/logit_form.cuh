@@ -23,11 +23,20 @@ struct LogitForm {
     static constexpr bool kAffine = !kPlain && kForm.is_affine;
     static constexpr bool kCapped = kAffine && kForm.is_capped;
     static constexpr bool kMultiplies = kPlain && kForm.is_product && !kForm.multiplier_is_one;
+    // Whether products become exponents by a factor of the row that may be any number.
+    static constexpr bool kHasFactor = kPlain && kForm.has_factor;
     static constexpr bool kHasRowAddend = (kPlain || kAffine) && kForm.has_row_addend;
 
-    // Whether what is added by key, or for rows, is in units of products, in which large numbers
-    // may have no room.
-    static constexpr bool kDividesAddends = kPlain && (kMultipliesKeyAddend || kHasRowAddend);
+    // Whether products bring what grows from key to key, beside an offset of each tile.
+    static constexpr bool kHasSlopedProducts = kPlain && kMultipliesSlope;
+    // Whether products are added to a function of the distance.
+    static constexpr bool kStartsWithDistances =
+        kPlain && mod::TabulatedVectors::kDistancesComeFirst;
+
+    // Whether addends are in units of products, in which large numbers may have no room.
+    static constexpr bool kDividesAddends =
+        kPlain && (kMultipliesKeyAddend || kStartsWithDistances ||
+                   (kHasRowAddend && !kHasFactor && !kHasSlopedProducts));
 
     // Rows of the 2-D key index that a tile has; what is added for one of them is part of the base
     // where all threads agree on which of their columns are in it.
@@ -49,15 +58,16 @@ struct LogitForm {
     static constexpr bool kTabulatedIsThere =
         !kHasTabulated ||
         (mod::StagedTables::kComeFirst && !kForm.has_key_addend && !kForm.has_distance_addend);
-    static constexpr bool kStartsWithBias = kAffine && (kCopiesBiases || kStartsWithTables) &&
-                                            kForm.multiplier_is_one && !kCapped && !kHasBase &&
-                                            !kForm.has_slope && kTabulatedIsThere;
+    static constexpr bool kStartsWithBias =
+        kStartsWithDistances || (kAffine && (kCopiesBiases || kStartsWithTables) &&
+                                 kForm.multiplier_is_one && !kCapped && !kHasBase &&
+                                 !kForm.has_slope && kTabulatedIsThere);
     // Whether logits are exponents already.
     static constexpr bool kFactorIsOne = kAffine && kForm.are_exponents;
     // Whether a slope's line is relative to a number of the row: it then takes one instruction for
     // each element, and no registers for what columns add.
     static constexpr bool kLineIsRelative =
-        mod::ForwardSchedule::kStartsAtHighest && kForm.has_slope && kHasRowAddend;
+        kAffine && mod::ForwardSchedule::kStartsAtHighest && kForm.has_slope && kHasRowAddend;
     // Whether, in tiles of shifted reads beyond all clamps, elements are sums of multiples of
     // these: then products are added to what columns have, and the softmax has the rows' as
     // offsets.
@@ -65,6 +75,7 @@ struct LogitForm {
         kStartsWithBias && mod::kSizes.shifted_end_bytes != 0 && mod::ShiftedReads::kAreSum;
     static constexpr bool kHasOffset =
         (!kCapped && kHasBase && !kLineIsRelative) || kSumsShiftedEnds;
+    static constexpr bool kOffsetsAreExponents = kHasFactor || kHasSlopedProducts;
     // Whether P are relative to a maximum that does not change, see BoundedSoftmax. In f16 they
     // would vanish.
     static constexpr bool kAreBounded = kForm.exponent_bound > 0 && kForm.exponent_bound <= 74 &&

@@ -24,7 +24,7 @@ class LogitUnits {
         return LogitForm::kFactorIsOne ? multiply_finite(score, kLog2E)
                                        : score * (kLog2E / factor_);
     }
-    __device__ float exponent_below(float logit, float max_log2) const {
+    __device__ float exponent_below(int, float logit, float max_log2) const {
         return LogitForm::kFactorIsOne ? logit - max_log2 : fmaf(logit, factor_, -max_log2);
     }
     // Returns a large logit as a score. The largest scores are the largest float in a logit's

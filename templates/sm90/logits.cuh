@@ -46,7 +46,11 @@ class ProgramLogits : public PlainLogits {
 };
 
 constexpr bool kAreSums = LogitForm::kPlain && (LogitForm::kHasRowAddend || LogitForm::kMultiplies);
-using Logits = Select<LogitForm::kPlain, Select<kAreSums, ProductLogits, PlainLogits>,
+using SumLogits = Select<LogitForm::kHasFactor, FactoredLogits,
+                         Select<LogitForm::kHasSlopedProducts, SlopedLogits, ProductLogits>>;
+using PlainOrSumLogits = Select<LogitForm::kStartsWithDistances, DistanceFirstLogits,
+                                Select<kAreSums, SumLogits, PlainLogits>>;
+using Logits = Select<LogitForm::kPlain, PlainOrSumLogits,
                       Select<!LogitForm::kAffine, ProgramLogits,
                              Select<LogitForm::kStartsWithBias, BiasFirstLogits, AffineLogits>>>;
 

@@ -52,6 +52,8 @@ class PlainLogits : public LogitForm, public LogitUnits {
     // Called when the running maximum of a row, to which logits are relative, rises: with the row,
     // by how much, and the new maximum.
     __device__ void lower(int, float, float) {}
+    // Returns the sum of a row's P, which is NaN where the row's factor is.
+    __device__ float whole_sum(int, float sum) const { return sum; }
 
     __device__ const Tables& tables() const { return elements_.tables(); }
     __device__ const Shifts& shifts() const { return elements_.shifts(); }
@@ -59,8 +61,9 @@ class PlainLogits : public LogitForm, public LogitUnits {
   protected:
     __device__ LogitUnits& units() { return *this; }
     __device__ const LogitUnits& units() const { return *this; }
-    __device__ void hide(Scores& scores, int first_key) const {
-        hidden_.apply(scores, keys_, first_key, elements_.rows());
+    template <typename Hidden = HiddenIsLeast>
+    __device__ void hide(Scores& scores, int first_key, Hidden hidden = {}) const {
+        hidden_.apply(scores, keys_, first_key, elements_.rows(), hidden);
         hide_next_keys(scores, elements_.first_column());
     }
 

@@ -11,6 +11,8 @@ struct ScoreForm {
     bool is_product = false;
     bool is_capped = false;
     bool multiplier_is_one = false; // and known to be one
+    // Products of a row have a factor that may be any number; those of a head may have the same.
+    bool has_factor = false, factor_is_of_head = false;
     // Addends, by what they change with; see mod.cuh.
     bool has_row_addend = false, has_remainder_addend = false, has_element_addend = false;
     bool has_key_addend = false, has_distance_addend = false; // the first that is tabulated

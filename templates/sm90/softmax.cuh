@@ -77,7 +77,11 @@ struct SoftmaxRows {
 #pragma unroll
         for (int part = 0; part < Logits::kOffsets; ++part)
             max_log2[r][part] =
-                Logits::kHasOffset ? exponent - form.exponent(form.offset(r, part)) : exponent;
+                Logits::kHasOffset ? exponent - exponent_of_offset(r, part, form) : exponent;
+    }
+    static __device__ float exponent_of_offset(int r, int part, const Logits& form) {
+        const float offset = form.offset(r, part);
+        return Logits::kOffsetsAreExponents ? offset : form.exponent(offset);
     }
     // Turns logits into P and adds these to the sums. between() as in compute_p(); `anchor`: a
     // value that is there when max_log2 is.
@@ -105,8 +109,8 @@ struct SoftmaxRows {
             float& left = logits[accumulator(r, j)];
             float& right = logits[accumulator(r, j + 1)];
             const float from = max_log2[r][Logits::offset_of(j)];
-            left = exponential(form.exponent_below(left, from), j);
-            right = exponential(form.exponent_below(right, from), j + 1);
+            left = exponential(form.exponent_below(r, left, from), j);
+            right = exponential(form.exponent_below(r, right, from), j + 1);
             even += left;
             odd += right;
         }
@@ -349,7 +353,7 @@ class LateSoftmax : public SoftmaxRows {
 #pragma unroll
             for (int r = 0; r < 2; ++r) {
                 float& logit = logits[accumulator(r, j)];
-                logit = form.exponent_below(logit, max_log2[r][Logits::offset_of(j)]);
+                logit = form.exponent_below(r, logit, max_log2[r][Logits::offset_of(j)]);
             }
         }
     }
@@ -443,6 +447,8 @@ using SoftmaxOfOutput = Select<Logits::kAreBounded, BoundedSoftmax,
 // Finds the largest score of each row beside a softmax, whose own maximum may be lower, or none. A
 // block of logits is looked at before it becomes P.
 template <typename Base> class SoftmaxWithMaxScores : public Base {
+    static constexpr bool kKeepsExponents = Logits::kAreRelative || Logits::kOffsetsAreExponents;
+
   public:
     template <int kPause, typename Between, typename Rescale, typename Take>
     __device__ void compute_p(Scores& logits, Logits& form, bool is_first, Between between,
@@ -452,6 +458,8 @@ template <typename Base> class SoftmaxWithMaxScores : public Base {
             if constexpr (Logits::kAreRelative)
                 highest_[r] = fmaxf(highest_[r],
                                     Base::highest_of_exponents(logits, r, Base::maximum_so_far(r)));
+            else if constexpr (Logits::kOffsetsAreExponents)
+                highest_[r] = fmaxf(highest_[r], highest_exponent(logits, form, r));
             else
                 highest_[r] = highest_of(logits, form, r, highest_[r]);
         }
@@ -460,15 +468,24 @@ template <typename Base> class SoftmaxWithMaxScores : public Base {
 
     // Returns the largest score of a row that saw something.
     __device__ float max_score(int r, const Logits& form) const {
-        const float at = Logits::kAreRelative ? highest_[r] : form.exponent(highest_[r]);
+        const float at = kKeepsExponents ? highest_[r] : form.exponent(highest_[r]);
         if (fabsf(at) < kLargeExponent) return (at + form.lse_shift()) * kLn2;
-        const float natural = Logits::kAreRelative ? Logits::natural_of(highest_[r], kLn2)
-                                                   : form.natural(highest_[r]);
+        const float natural = kKeepsExponents ? Logits::natural_of(highest_[r], kLn2)
+                                              : form.natural(highest_[r]);
         return natural + form.lse_shift() * kLn2;
     }
 
   private:
-    // Largest logits with offsets, or exponents where logits are relative.
+    static __device__ float highest_exponent(const Scores& logits, const Logits& form, int r) {
+        float highest = negative_infinity();
+#pragma unroll
+        for (int j = 0; j < kFragmentColumns; ++j)
+            highest = fmaxf(highest, form.exponent_below(r, logits[accumulator(r, j)],
+                                                         -form.offset(r, 0)));
+        return quad_max(highest);
+    }
+
+    // Largest logits with offsets, or exponents.
     float highest_[2] = {negative_infinity(), negative_infinity()};
 };
 

@@ -58,14 +58,15 @@ extern "C" long long count_expanded(const sm90::KernelArguments* attention, bool
     const int of_key =
         Vectors::kMultipliesFirst ? Vectors::kByKey - 1 + kOperandFloats : Vectors::kByKey;
     return keys ? heads * of_key * padded(attention->kv_len)
-                : heads * Vectors::kByDistance * Vectors::kDistanceCopies *
+                : heads * Vectors::kByDistance * Vectors::kDistanceCopies * kStartFloats *
                       distance_count(*attention);
 }
 extern "C" void expand(const unsigned long long* words, const sm90::KernelArguments* attention) {
     const mod::Arguments& arguments = *reinterpret_cast<const mod::Arguments*>(words);
     if (mod::TabulatedVectors::kByDistance > 0)
-        expand_all(*attention, distance_count(*attention),
-                   [&](int block) { expand_distances(*attention, arguments, block); });
+        expand_all(*attention, distance_count(*attention), [&](int block) {
+            expand_distances(*attention, arguments, block, DistanceUnits{attention->scale});
+        });
     if (mod::TabulatedVectors::kByKey > 0)
         expand_all(*attention, padded(attention->kv_len),
                    [&](int block) { expand_keys(*attention, arguments, block); });
@@ -78,13 +79,15 @@ void copy_tabulated(const sm90::KernelArguments& attention, int head, int first_
     for (int i = kFirstStagedKey; i < mod::TabulatedVectors::kByKey;
          ++i, to += kTabulatedSlices.key_bytes)
         std::memcpy(to, key_vector(attention, at, i) + first_key, kTabulatedSlices.key_bytes);
-    const int first = padded(attention.kv_len) + first_row - first_key - mod::kKeyTile;
+    const int first = first_distance_entry(attention, first_row, first_key);
     for (int i = 0; i < mod::TabulatedVectors::kByDistance;
          ++i, to += kTabulatedSlices.distance_bytes)
-        for (int copy = 0; copy < 2; ++copy)
+        for (int copy = 0; copy < mod::TabulatedVectors::kDistanceCopies; ++copy)
             std::memcpy(to + 4 * copy * kTabulatedSlices.twin,
-                        distance_vector(attention, at, 2 * i + copy) + first,
-                        4 * kTabulatedSlices.distances);
+                        distance_vector(attention, at,
+                                        mod::TabulatedVectors::kDistanceCopies * i + copy) +
+                            kStartFloats * first,
+                        4 * kStartFloats * kTabulatedSlices.distances);
 }
 float bf16_at(unsigned from) {
     return __uint_as_float(static_cast<unsigned>(load_shared_half(from)) << 16);
@@ -115,6 +118,23 @@ void add_key_addends(Scores& scores, const sm90::KernelArguments& attention, int
                          bf16_at(ForwardLayout::kAddendBytes * key + 2 * part);
     }
 }
+// The same of a head's slope and the keys' places.
+void add_slope(Scores& scores, const sm90::KernelArguments& attention,
+               const mod::Arguments& arguments, const HeadPlace& place, int lane) {
+    constexpr unsigned kSlope = 1 << 16, kKeys = kSlope + ForwardLayout::kAddendBytes;
+    visit_element(attention, arguments, place, 0, 0, [&](const mod::At& at) {
+        store_slope(kSlope, mod::slope(at), attention.scale * mod::multiplier(at));
+        return 0;
+    });
+    for (int key = 0; key < mod::kKeyTile; ++key)
+        store_slope_key(kKeys + ForwardLayout::kAddendBytes * key, key);
+    for (int i = 0; i < kScores; ++i) {
+        const int key = lane % 4 * 2 + fragment_column(i);
+        for (int part = 0; part < 8; ++part)
+            scores[i] += 2 * bf16_at(kSlope + 2 * part) *
+                         bf16_at(kKeys + ForwardLayout::kAddendBytes * key + 2 * part);
+    }
+}
 extern "C" bool is_bounded() { return Logits::kAreBounded; }
 extern "C" void run(const unsigned long long* words, const sm90::KernelArguments* attention,
                     int head, int warp_row, int tiles, const float* products, float* weights,
@@ -132,7 +152,12 @@ extern "C" void run(const unsigned long long* words, const sm90::KernelArguments
                 return (tile * 16 + row) * mod::kKeyTile + lane % 4 * 2 + fragment_column(i);
             };
             Scores scores;
-            for (int i = 0; i < kScores; ++i) scores[i] = products[at(i)];
+            const int tile_row = warp_row / mod::kQueryTile * mod::kQueryTile;
+            copy_tabulated(*attention, head, tile_row, first_key);
+            logits.find_tabulated(0, warp_row - tile_row + lane / 4);
+            for (float& score : scores) score = 0;
+            if (LogitForm::kStartsWithDistances) logits.start(scores, 0, first_key);
+            for (int i = 0; i < kScores; ++i) scores[i] += products[at(i)];
             logits.look(first_key, false);
             logits.prepare(first_key);
             for (int thread = 0; thread < kIndex2dThreads; ++thread)
@@ -141,9 +166,9 @@ extern "C" void run(const unsigned long long* words, const sm90::KernelArguments
                                         kIndex2dRowBytes * thread, [] {});
             if (kLoadsIndex2dRows) logits.load_index_2d_rows(4 * (lane / 4));
             if (kMultipliesIndex2dRows) add_index_2d_rows(scores, attention->scale, lane);
+            if (kMultipliesSlope) add_slope(scores, *attention, arguments, place, lane);
             if (kMultipliesKeyAddend)
                 add_key_addends(scores, *attention, head, first_key, lane);
-            const int tile_row = warp_row / mod::kQueryTile * mod::kQueryTile;
             copy_tabulated(*attention, head, tile_row, first_key);
             logits.find_tabulated(0, warp_row - tile_row + lane / 4);
             logits.apply(scores, first_key);
@@ -178,10 +203,13 @@ void check(const Case& one, std::mt19937& random) {
     CHECK(index_2d.width == one.width);
     const passes::DecomposedMod folded = passes::decompose_score(*mod, one.width);
     const passes::TabulatedValues expanded = passes::tabulated_values(folded);
-    const ir::Graph& graph = folded.mod.program.graph;
-    const bool multiplies_key_addend = passes::multiplies_key_addend(graph, folded.parts);
-    const bool adds_keys_alone = passes::adds_keys_alone(graph, folded.parts);
+    const bool multiplies_key_addend = passes::multiplies_key_addend(folded.mod, folded.parts);
+    const bool adds_keys_alone = passes::adds_keys_alone(folded.mod, folded.parts);
     const bool adds_by_position = passes::adds_by_position(folded.mod, folded.parts);
+    const bool can_start_with_distances =
+        passes::can_start_with_distances(folded.mod.program.graph, folded.parts);
+    const bool can_multiply_slope =
+        passes::can_multiply_slope(folded.mod.program.graph, folded.parts);
     const plan::KernelConfig config =
         plan::candidates({.arch = 90,
                           .dtype = DType::bf16,
@@ -191,7 +219,9 @@ void check(const Case& one, std::mt19937& random) {
                           .tabulated_by_index_2d = expanded,
                           .multiplies_key_addend = multiplies_key_addend,
                           .adds_keys_alone = adds_keys_alone,
-                          .adds_by_position = adds_by_position})
+                          .adds_by_position = adds_by_position,
+                          .can_start_with_distances = can_start_with_distances,
+                          .can_multiply_slope = can_multiply_slope})
             .front();
     REQUIRE(config.specialized.has_value());
     CHECK(config.key_width == one.width);
@@ -343,6 +373,8 @@ TEST_CASE("running maxima rise with the scores of later blocks, by more than P m
         {"score_mod = score + (q_idx - kv_idx) * 0.01", 0, 100},
         {"score_mod = score + (q_idx - kv_idx) * (h - 2) * 0.25", 0, 100},
         {"score_mod = score + (q_idx - kv_idx) * 0.5\nmask_mod = q_idx + 20 >= kv_idx", 0, 100},
+        {"score_mod = score * (h - 3) + q_idx * 0.1", 0, 100},
+        {"buffer c: f32[KV_LEN]\nscore_mod = score * (h - 3) * 0.5 + c[kv_idx]", 0, 100},
         {"buffer t: f32[H, N]\nscore_mod = score * 3 + 20 * t[h, q_idx - kv_idx]", 0, 100},
     };
     std::random_device source;
@@ -371,6 +403,16 @@ TEST_CASE("what is computed before for keys and distances adds up to the mod") {
         vectors + "score_mod = score + log(1 + abs(q_idx - kv_idx)) + c[b, h, kv_idx] * "
                   "t[h, (q_idx + kv_idx) % 5]",
         vectors + "score_mod = score * c[b, h, kv_idx] * t[h, q_idx - kv_idx]",
+        vectors + "score_mod = score * t[h, 0]\nmask_mod = q_idx + 30 >= kv_idx",
+        vectors + "score_mod = score * t[h, 0] - 2 * c[b, h, kv_idx] + a[q_idx]",
+        vectors + "score_mod = score * (0.0 if q_idx % 3 == 0 else a[q_idx]) + t[h, q_idx % 5]\n"
+                  "mask_mod = q_idx + 30 >= kv_idx",
+        vectors + "score_mod = c[b, h, kv_idx] - 0.7 * score\nmask_mod = kv_idx % 3 != 1",
+        vectors + "score_mod = score * (0.0 if h % 2 == 0 else -1.0) + c[b, h, kv_idx]\n"
+                  "mask_mod = q_idx + 30 >= kv_idx",
+        vectors + "score_mod = score * 2 + t[h, q_idx - kv_idx] * 0.5 + a[q_idx]\n"
+                  "mask_mod = q_idx + 30 >= kv_idx",
+        vectors + "score_mod = score * 0.5 + (kv_idx - q_idx) * t[h, 1] + a[q_idx]",
         vectors + "buffer k: i32[KV_LEN]\nbuffer f: u8[KV_LEN]\n"
                   "score_mod = (score if f[kv_idx] > 1 else score * 0.5) + "
                   "(t[h, q_idx] if k[kv_idx] == 3 else min(t[h, q_idx - kv_idx], score))",
@@ -431,9 +473,12 @@ TEST_CASE("what is added by key comes with the products, and rows have offsets")
           {"score + 0.1 * q_idx + c[h]", false, true},
           {"score * 2", false, true},
           {"score", false, false},
-          {"c[kv_idx] - score", false, false},
-          {"score * 1e6 + c[kv_idx]", false, false},
-          {"score * c[h] + c[kv_idx]", false, false},
+          {"c[kv_idx] - score", true, true},
+          {"score * 1e6 + c[kv_idx]", true, true},
+          {"score * c[h] + c[kv_idx]", true, true},
+          {"score * c[q_idx] + c[kv_idx]", false, false},
+          {"score * c[q_idx] + c[h]", false, true},
+          {"score * c[h]", false, true},
           {"score + kv_idx * 0.1", false, false},
           {"score * c[kv_idx]", false, false}}) {
         CAPTURE(one.score);
@@ -442,9 +487,8 @@ TEST_CASE("what is added by key comes with the products, and rows have offsets")
             64, false);
         REQUIRE(mod.has_value());
         const passes::DecomposedMod folded = passes::decompose_score(*mod);
-        const ir::Graph& graph = folded.mod.program.graph;
-        CHECK(passes::multiplies_key_addend(graph, folded.parts) == one.multiplies);
-        CHECK(passes::adds_keys_alone(graph, folded.parts) == one.alone);
+        CHECK(passes::multiplies_key_addend(folded.mod, folded.parts) == one.multiplies);
+        CHECK(passes::adds_keys_alone(folded.mod, folded.parts) == one.alone);
     }
 }
 

@@ -68,14 +68,21 @@ std::string from_float(const Layout& layout, NodeId id, const std::string& text)
     return sizes;
 }
 ::sm90::ScoreForm form_of(const passes::Mod& mod, const passes::ScoreParts& parts,
-                          bool multiplies_key_addend) {
+                          const plan::WarpSpecializedForward& forward) {
+    const bool multiplies_key_addend = forward.sizes.multiplies_key_addend;
     const auto has = [](NodeId part) { return part != kNoNode; };
+    const bool adds_keys_alone = passes::adds_keys_alone(mod, parts) &&
+                                 (multiplies_key_addend || !has(parts.key_addend));
+    const bool has_factor = adds_keys_alone &&
+                            !passes::can_divide_by_multiplier(mod.program.graph, parts);
     return {.is_affine = parts.found(),
-            .is_product = passes::are_products(mod.program.graph, parts) ||
-                          (passes::adds_keys_alone(mod.program.graph, parts) &&
-                           (multiplies_key_addend || !has(parts.key_addend))),
+            .is_product = adds_keys_alone || forward.sizes.starts_with_distances ||
+                          forward.sizes.multiplies_slope ||
+                          passes::are_products(mod.program.graph, parts),
             .is_capped = has(parts.cap),
             .multiplier_is_one = passes::multiplies_by_one(mod.program.graph, parts),
+            .has_factor = has_factor,
+            .factor_is_of_head = has_factor && mod.place[parts.multiplier] <= passes::Place::head,
             .has_row_addend = has(parts.row_addend),
             .has_remainder_addend = has(parts.remainder_addend),
             .has_element_addend = has(parts.element_addend),
@@ -117,9 +124,11 @@ std::string emit_sizes(const ::sm90::ForwardSizes& sizes) {
     constant.member("shifted_stages", sizes.shifted_stages);
     constant.member("key_values", sizes.key_values);
     constant.member("distance_values", sizes.distance_values);
+    constant.member("starts_with_distances", sizes.starts_with_distances);
     constant.member("index_2d_rows", sizes.index_2d_rows);
     constant.member("multiplies_index_2d_rows", sizes.multiplies_index_2d_rows);
     constant.member("multiplies_key_addend", sizes.multiplies_key_addend);
+    constant.member("multiplies_slope", sizes.multiplies_slope);
     constant.member("kind_columns", sizes.kind_columns);
     constant.member("kind_copies", sizes.kind_copies);
     constant.member("table_words", sizes.table_words);
@@ -134,6 +143,8 @@ std::string emit_form(const ::sm90::ScoreForm& form) {
     constant.member("is_product", form.is_product);
     constant.member("is_capped", form.is_capped);
     constant.member("multiplier_is_one", form.multiplier_is_one);
+    constant.member("has_factor", form.has_factor);
+    constant.member("factor_is_of_head", form.factor_is_of_head);
     constant.member("has_row_addend", form.has_row_addend);
     constant.member("has_remainder_addend", form.has_remainder_addend);
     constant.member("has_element_addend", form.has_element_addend);
@@ -185,20 +196,22 @@ std::string emit_vectors(const Layout& layout, const passes::ScoreParts& parts,
                          const plan::WarpSpecializedForward& forward) {
     const passes::TabulatedValues& tabulated = forward.tabulated;
     if (!tabulated.any()) return "";
-    constexpr int kDistanceCopies = 2;
+    const int distance_copies = forward.sizes.starts_with_distances ? 1 : 2;
     Policy policy("TabulatedVectors");
     policy.constant("kByKey", tabulated.keys);
     policy.constant("kMultipliesFirst", forward.sizes.multiplies_key_addend);
     policy.constant("kByDistance", tabulated.distances);
-    policy.constant("kDistanceCopies", kDistanceCopies);
+    policy.constant("kDistanceCopies", distance_copies, 1);
+    policy.constant("kDistancesComeFirst", forward.sizes.starts_with_distances);
     policy.constant("kTileOverhang", kForwardOverhang);
     policy.constant("kUseBatch", tabulated.by_batch, true);
     policy.constant("kUseHead", tabulated.by_head, true);
     policy.function(
         "float key_value(const At& at, int value)",
         values_of(layout, parts, parts.key_values, forward.sizes.multiplies_key_addend));
-    policy.function("float distance_value(const At& at, int value)",
-                    values_of(layout, parts, parts.distance_values));
+    policy.function(
+        "float distance_value(const At& at, int value)",
+        values_of(layout, parts, parts.distance_values, forward.sizes.starts_with_distances));
     return policy.text();
 }
 
@@ -251,7 +264,7 @@ std::string emit_logit_constants(const plan::KernelConfig& config, const passes:
                                  const passes::ScoreParts& parts) {
     const plan::WarpSpecializedForward& forward = *config.specialized;
     std::string text = emit_sizes(sizes_of(forward, parts)) +
-                       emit_form(form_of(mod, parts, forward.sizes.multiplies_key_addend)) +
+                       emit_form(form_of(mod, parts, forward)) +
                        formatted("constexpr int kKeyStep = {};\n", forward.key_step) +
                        emit_schedule(forward);
     // A macro, because it decides whether the template has another entry point.

@@ -82,10 +82,11 @@ std::string mma_qk(DType dtype, int head_dim, const plan::KernelConfig& config) 
     // without a swizzle. Both halves of the columns that are summed are the same memory.
     if (sizes.has_addend_step()) {
         constexpr int kNext = 8 * ::sm90::ForwardLayout::kAddendBytes / kUnitBytes, kSame = 0;
-        const bool is_of_keys = sizes.multiplies_key_addend;
+        const int of_queries = sizes.multiplies_index_2d_rows ? kNext : kSame;
+        const int of_keys = sizes.multiplies_index_2d_rows ? kSame : kNext;
         inputs += ", \"r\"(query_addends), \"r\"(key_addends)";
         text += formatted("mov.b64 a, {{%{}, {}}};\\nmov.b64 b, {{%{}, {}}};\\n", query_addends,
-                          is_of_keys ? kSame : kNext, key_addends, is_of_keys ? kNext : kSame) +
+                          of_queries, key_addends, of_keys) +
                 product(DType::bf16, 0, config.key_tile, "a", "1", "0, 0");
     }
     return "template <bool kAdds>\n" +

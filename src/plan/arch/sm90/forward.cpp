@@ -119,6 +119,13 @@ bool adds_keys_alone(const KernelRequest& request, Reads reads) {
     return request.adds_keys_alone && (reads == Reads::plain || reads == Reads::beside_copies);
 }
 
+// Whether keys are visited from the largest addend down. A block mask has an order of its own, and
+// a request's keys must start with the tile in which they end.
+bool starts_at_highest(const KernelRequest& request, Reads reads) {
+    return request.adds_by_position && reads == Reads::plain && !request.has_block_mask &&
+           !request.is_ragged && request.scattered_in.empty();
+}
+
 // Returns the tabulated values that are staged for elements to read.
 passes::TabulatedValues staged_values(const KernelRequest& request, Reads reads) {
     passes::TabulatedValues staged = tabulated_of(request, reads);
@@ -179,9 +186,13 @@ std::string why_no_kinds(const KernelRequest& request) {
         .shifted_end_bytes = shifted_end_bytes(request, shape, reads),
         .key_values = staged.keys,
         .distance_values = staged.distances,
+        .starts_with_distances =
+            request.can_start_with_distances && starts_at_highest(request, reads),
         .index_2d_rows = adds_rows ? shape.key_tile / index_2d.width : 0,
         .multiplies_index_2d_rows = multiplies_index_2d_rows(request, shape, reads),
         .multiplies_key_addend = multiplies_key_addend(request, reads),
+        .multiplies_slope = request.can_multiply_slope && starts_at_highest(request, reads) &&
+                            !is_wide(request),
         .copies_keys = reads == Reads::beside_copies,
         .kind_columns = adds_kinds && multiplies ? kind_columns(request.key_kinds) : 0,
         .kind_copies = adds_kinds && !multiplies ? request.key_kinds : 0};
@@ -300,13 +311,6 @@ bool suits_index_2d(const KernelRequest& request, const ForwardSchedule& shape) 
     return suits(request, shape, Reads::by_index_2d) &&
            accumulators(request, shape, Reads::by_index_2d) + rows + period <=
                accumulator_limit(request, shape, Reads::by_index_2d);
-}
-
-// Whether keys are visited from the largest addend down. A block mask has an order of its own, and
-// a request's keys must start with the tile in which they end.
-bool starts_at_highest(const KernelRequest& request, Reads reads) {
-    return request.adds_by_position && reads == Reads::plain && !request.has_block_mask &&
-           !request.is_ragged && request.scattered_in.empty();
 }
 
 bool starts_with_tables(const KernelRequest& request, Reads reads) {
