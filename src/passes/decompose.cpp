@@ -479,10 +479,10 @@ bool are_products(const ir::Graph& graph, const ScoreParts& parts) {
 bool multiplies_key_addend(const Mod& mod, const ScoreParts& parts) {
     if (parts.key_addend == kNoNode) return false;
     // Products are added to what is computed from a dense bias, and from nothing that keys have.
-    const bool starts_with_bias =
-        parts.bias_read != kNoNode && multiplies_by_one(mod.program.graph, parts) &&
-        adds_no_terms(parts) && parts.row_addend == kNoNode && parts.key_values.size() == 1 &&
-        parts.distance_values.empty();
+    const bool starts_with_bias = parts.bias_read != kNoNode &&
+                                  multiplies_by_one(mod.program.graph, parts) &&
+                                  adds_no_terms(parts) && parts.row_addend == kNoNode &&
+                                  parts.key_values.size() == 1 && parts.distance_values.empty();
     return starts_with_bias || adds_keys_alone(mod, parts);
 }
 
@@ -490,13 +490,6 @@ bool adds_keys_alone(const Mod& mod, const ScoreParts& parts) {
     if (!parts.found() || !adds_no_terms(parts) || parts.element_addend != kNoNode) return false;
     if (parts.key_addend != kNoNode) return mod.place[parts.multiplier] <= Place::head;
     return parts.row_addend != kNoNode || !multiplies_by_one(mod.program.graph, parts);
-}
-
-bool can_start_with_distances(const ir::Graph& graph, const ScoreParts& parts) {
-    return parts.distance_addend != kNoNode && parts.distance_values.size() == 1 &&
-           parts.key_values.empty() && parts.element_addend == kNoNode &&
-           parts.slope == kNoNode && adds_few_terms(parts) &&
-           can_divide_by_multiplier(graph, parts);
 }
 
 bool can_multiply_slope(const ir::Graph& graph, const ScoreParts& parts) {

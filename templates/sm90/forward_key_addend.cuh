@@ -41,7 +41,8 @@ class KeyAddendStep : public NoAddendStep {
     }
 
     __device__ KeyAddendStep(const Shared& shared, const ConsumerThread& thread)
-        : NoAddendStep(shared, thread), keys_(held_operand(shared.key_addends.at(0))), unit_(held_operand(shared.unit)) {}
+        : NoAddendStep(shared, thread), keys_(held_operand(shared.key_addends.at(0))),
+          unit_(held_operand(shared.unit)) {}
     __device__ unsigned of_queries(int) const { return unit_; }
     __device__ unsigned of_keys(int stage) const {
         return keys_ + stage * (KeyAddendRing::kBytes >> 4);

@@ -1,6 +1,6 @@
-// Units of what comes with products, and operands of what is added by key: the three parts of a number in units of products, and zeros, in
-// bf16. All queries have the same operand, which is not zero for the parts alone: an infinite part
-// times zero would be NaN.
+// Units of what comes with products, and its operands: for what is added by key the three parts of
+// a number in units of products, and zeros, in bf16. All queries have the same operand, which is
+// not zero for the parts alone: an infinite part times zero would be NaN.
 #pragma once
 
 #include "common/math.cuh"
@@ -25,16 +25,6 @@ __device__ inline float in_products(float addend, float per_product) {
     const bool is_beyond = fabsf(addend) > kMost && fabsf(addend) <= kMostFinite;
     return multiply_finite(is_beyond ? copysignf(kMost, addend) : addend, 1 / per_product);
 }
-
-// Converts functions of the distance to units of products where these are added to them.
-struct DistanceUnits {
-    float scale;
-    __device__ float operator()(const mod::At& at, float value) const {
-        return mod::TabulatedVectors::kDistancesComeFirst
-                   ? in_products(value, scale * mod::multiplier(at))
-                   : value;
-    }
-};
 
 struct alignas(16) KeyAddend {
     int words[4]; // of the operand

@@ -1,5 +1,5 @@
-// Scores that are multiplied in Hopper's forward by a number of their row or head, which is a factor
-// of exponents: of either sign, zero, and beside what rows and keys add.
+// Scores that are multiplied in Hopper's forward by a number of their row or head, which is a
+// factor of exponents: of either sign, zero, and beside what rows and keys add.
 #include <doctest/doctest.h>
 
 #include <initializer_list>
@@ -26,16 +26,16 @@ class RandomCases : public test::RandomChoices {
                                            "(f[h] if h % 2 == 0 else 0.0)"});
         const bool is_of_head = factor.find('q') == std::string::npos;
         Case one;
-        one.text = "buffer f: f32[H]" + one_of({"", " grad"}) + "\nbuffer g: f32[H, Q_LEN]\n" +
-                   "buffer r: bf16[H, Q_LEN]\nbuffer c: f32[B, KV_LEN]\nbuffer k: i32[KV_LEN]\n" +
-                   "score_mod = score * " + factor +
-                   one_of({"", "", " + r[h, q_idx]", " + f[h]",
-                           " + (-inf if q_idx % 7 == 3 else 1.0)"}) +
-                   (is_of_head ? one_of({"", " + c[b, kv_idx]", " - 2 * c[b, kv_idx]"}) : "") + "\n" +
-                   one_of({"", "", "mask_mod = q_idx >= kv_idx - 40\n",
-                           "mask_mod = q_idx - kv_idx >= 70\n",
-                           "mask_mod = (q_idx // 40) % 2 == (kv_idx // 40) % 2\n",
-                           "mask_mod = k[kv_idx] != 3\n"});
+        one.text =
+            "buffer f: f32[H]" + one_of({"", " grad"}) + "\nbuffer g: f32[H, Q_LEN]\n" +
+            "buffer r: bf16[H, Q_LEN]\nbuffer c: f32[B, KV_LEN]\nbuffer k: i32[KV_LEN]\n" +
+            "score_mod = score * " + factor +
+            one_of({"", "", " + r[h, q_idx]", " + f[h]", " + (-inf if q_idx % 7 == 3 else 1.0)"}) +
+            (is_of_head ? one_of({"", " + c[b, kv_idx]", " - 2 * c[b, kv_idx]"}) : "") + "\n" +
+            one_of({"", "", "mask_mod = q_idx >= kv_idx - 40\n",
+                    "mask_mod = q_idx - kv_idx >= 70\n",
+                    "mask_mod = (q_idx // 40) % 2 == (kv_idx // 40) % 2\n",
+                    "mask_mod = k[kv_idx] != 3\n"});
         one.dtype = below(2) == 0 ? DType::bf16 : DType::f16;
         one.heads = 4;
         one.kv_heads = std::initializer_list<int>{1, 2, 4}.begin()[below(3)];
@@ -68,7 +68,8 @@ TEST_CASE("factors of heads: zero, tiny and large" * doctest::skip()) {
         for (const char* rest : {"", " + c[kv_idx]\nmask_mod = q_idx >= kv_idx",
                                  "\nmask_mod = q_idx - kv_idx >= 70"}) {
             CAPTURE(factor);
-            Case one = {.text = "buffer f: f32[H]\nbuffer c: f32[KV_LEN]\nscore_mod = score * f[h]" +
+            Case one = {.text = "buffer f: f32[H]\nbuffer c: f32[KV_LEN]\n"
+                                "score_mod = score * f[h]" +
                                 std::string(rest),
                         .dtype = DType::bf16,
                         .q_len = 200,

@@ -71,13 +71,12 @@ std::string from_float(const Layout& layout, NodeId id, const std::string& text)
                           const plan::WarpSpecializedForward& forward) {
     const bool multiplies_key_addend = forward.sizes.multiplies_key_addend;
     const auto has = [](NodeId part) { return part != kNoNode; };
-    const bool adds_keys_alone = passes::adds_keys_alone(mod, parts) &&
-                                 (multiplies_key_addend || !has(parts.key_addend));
-    const bool has_factor = adds_keys_alone &&
-                            !passes::can_divide_by_multiplier(mod.program.graph, parts);
+    const bool adds_keys_alone =
+        passes::adds_keys_alone(mod, parts) && (multiplies_key_addend || !has(parts.key_addend));
+    const bool has_factor =
+        adds_keys_alone && !passes::can_divide_by_multiplier(mod.program.graph, parts);
     return {.is_affine = parts.found(),
-            .is_product = adds_keys_alone || forward.sizes.starts_with_distances ||
-                          forward.sizes.multiplies_slope ||
+            .is_product = adds_keys_alone || forward.sizes.multiplies_slope ||
                           passes::are_products(mod.program.graph, parts),
             .is_capped = has(parts.cap),
             .multiplier_is_one = passes::multiplies_by_one(mod.program.graph, parts),
@@ -124,7 +123,6 @@ std::string emit_sizes(const ::sm90::ForwardSizes& sizes) {
     constant.member("shifted_stages", sizes.shifted_stages);
     constant.member("key_values", sizes.key_values);
     constant.member("distance_values", sizes.distance_values);
-    constant.member("starts_with_distances", sizes.starts_with_distances);
     constant.member("index_2d_rows", sizes.index_2d_rows);
     constant.member("multiplies_index_2d_rows", sizes.multiplies_index_2d_rows);
     constant.member("multiplies_key_addend", sizes.multiplies_key_addend);
@@ -196,22 +194,20 @@ std::string emit_vectors(const Layout& layout, const passes::ScoreParts& parts,
                          const plan::WarpSpecializedForward& forward) {
     const passes::TabulatedValues& tabulated = forward.tabulated;
     if (!tabulated.any()) return "";
-    const int distance_copies = forward.sizes.starts_with_distances ? 1 : 2;
+    constexpr int kDistanceCopies = 2;
     Policy policy("TabulatedVectors");
     policy.constant("kByKey", tabulated.keys);
     policy.constant("kMultipliesFirst", forward.sizes.multiplies_key_addend);
     policy.constant("kByDistance", tabulated.distances);
-    policy.constant("kDistanceCopies", distance_copies, 1);
-    policy.constant("kDistancesComeFirst", forward.sizes.starts_with_distances);
+    policy.constant("kDistanceCopies", kDistanceCopies);
     policy.constant("kTileOverhang", kForwardOverhang);
     policy.constant("kUseBatch", tabulated.by_batch, true);
     policy.constant("kUseHead", tabulated.by_head, true);
     policy.function(
         "float key_value(const At& at, int value)",
         values_of(layout, parts, parts.key_values, forward.sizes.multiplies_key_addend));
-    policy.function(
-        "float distance_value(const At& at, int value)",
-        values_of(layout, parts, parts.distance_values, forward.sizes.starts_with_distances));
+    policy.function("float distance_value(const At& at, int value)",
+                    values_of(layout, parts, parts.distance_values));
     return policy.text();
 }
 
@@ -263,10 +259,9 @@ std::vector<NodeId> logit_roots(const passes::ScoreParts& parts) {
 std::string emit_logit_constants(const plan::KernelConfig& config, const passes::Mod& mod,
                                  const passes::ScoreParts& parts) {
     const plan::WarpSpecializedForward& forward = *config.specialized;
-    std::string text = emit_sizes(sizes_of(forward, parts)) +
-                       emit_form(form_of(mod, parts, forward)) +
-                       formatted("constexpr int kKeyStep = {};\n", forward.key_step) +
-                       emit_schedule(forward);
+    std::string text =
+        emit_sizes(sizes_of(forward, parts)) + emit_form(form_of(mod, parts, forward)) +
+        formatted("constexpr int kKeyStep = {};\n", forward.key_step) + emit_schedule(forward);
     // A macro, because it decides whether the template has another entry point.
     if (forward.tabulated.any()) text += "#define FLEXC_EXPANDS\n";
     return text;

@@ -186,13 +186,11 @@ std::string why_no_kinds(const KernelRequest& request) {
         .shifted_end_bytes = shifted_end_bytes(request, shape, reads),
         .key_values = staged.keys,
         .distance_values = staged.distances,
-        .starts_with_distances =
-            request.can_start_with_distances && starts_at_highest(request, reads),
         .index_2d_rows = adds_rows ? shape.key_tile / index_2d.width : 0,
         .multiplies_index_2d_rows = multiplies_index_2d_rows(request, shape, reads),
         .multiplies_key_addend = multiplies_key_addend(request, reads),
-        .multiplies_slope = request.can_multiply_slope && starts_at_highest(request, reads) &&
-                            !is_wide(request),
+        .multiplies_slope =
+            request.can_multiply_slope && starts_at_highest(request, reads) && !is_wide(request),
         .copies_keys = reads == Reads::beside_copies,
         .kind_columns = adds_kinds && multiplies ? kind_columns(request.key_kinds) : 0,
         .kind_copies = adds_kinds && !multiplies ? request.key_kinds : 0};
@@ -445,6 +443,7 @@ KernelConfig configured(const KernelRequest& request, const ForwardSchedule& sch
                     (schedule.overlaps ? "products under the softmax" : "products in order");
     if (request.key_kinds != 0) config.reason += of_kinds(request, sizes);
     if (sizes.multiplies_key_addend) config.reason += ", addends of keys as columns of products";
+    if (sizes.multiplies_slope) config.reason += ", a slope as columns of products";
     if (stages_tables(reads)) {
         config.specialized->table_words = table_words(request, schedule, reads)->of_tables;
         config.reason += ", tables in shared memory";

@@ -17,6 +17,9 @@ inline float negative_infinity() { return -std::numeric_limits<float>::infinity(
 inline float if_visible(float x, unsigned visible, int bit) {
     return visible >> bit & 1 ? x : negative_infinity();
 }
+inline float if_visible(float x, unsigned visible, int bit, float hidden) {
+    return visible >> bit & 1 ? x : hidden;
+}
 inline float tanh_fast(float x) { return std::tanh(x); }
 inline float reciprocal_fast(float x) { return 1 / x; }
 // Of one thread's columns alone.
