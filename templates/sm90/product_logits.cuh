@@ -23,11 +23,11 @@ class ProductLogits : public PlainLogits {
 
     __device__ float offset(int r, int) const { return kHasOffset ? offsets_[r] : 0; }
 
-  private:
+  protected:
     float offsets_[2];
 };
 
-// Of products that bring what grows from key to key of a tile.
+// Of products that bring what grows from key to key of a tile. Offsets are of the tile.
 class SlopedLogits : public ProductLogits {
   public:
     using ProductLogits::ProductLogits;
@@ -37,10 +37,6 @@ class SlopedLogits : public ProductLogits {
             offsets_[r] = multiply_finite(mod::row_addend(at), kLog2E);
         });
     }
-    __device__ float offset(int r, int) const { return offsets_[r]; }
-
-  private:
-    float offsets_[2]; // of the tile, in exponents
 };
 
 // Of products with a factor that is computed for each row, or each head, and may be any number. A
