@@ -35,8 +35,7 @@ class Making {
     Result<CompiledKernel> first(cuda::Translation& translation) const {
         CompiledKernel one;
         use(one, candidates_.front());
-        if (!program_.options().schedule.empty() && one.kernel.config.specialized)
-            one.schedule = one.kernel.config.specialized->schedule;
+        if (!program_.options().schedule.empty()) one.schedule = one.kernel.config.schedule;
         auto text = translate(one.kernel.config);
         if (!text) return text.error();
         translation = std::move(*text);
@@ -71,8 +70,7 @@ class Making {
         kernel.config = std::move(config);
         kernel.info.name = kernel.config.entry;
         kernel.info.reason = kernel.config.reason;
-        kernel.info.schedule =
-            kernel.config.specialized ? text_of(kernel.config.specialized->schedule) : "";
+        kernel.info.schedule = kernel.config.schedule ? text_of(*kernel.config.schedule) : "";
     }
 
   private:
@@ -135,8 +133,9 @@ Result<plan::KernelPlan> plan_of(const plan::Program& program) {
 std::string mod_text(const plan::Program& program, const KernelConfig& config) {
     const CompileOptions& options = program.options();
     const passes::DecomposedMod& decomposed = program.decomposed(config);
-    return cuda::emit_mod(config.specialized ? decomposed.mod : program.mod(),
-                          config.specialized ? decomposed.parts : passes::ScoreParts{}, config,
+    const bool is_whole = config.decomposition == plan::Decomposition::none;
+    return cuda::emit_mod(is_whole ? program.mod() : decomposed.mod,
+                          is_whole ? passes::ScoreParts{} : decomposed.parts, config,
                           {.dtype = options.dtype,
                            .head_dim = options.head_dim,
                            .head_dim_v = options.head_dim_v,

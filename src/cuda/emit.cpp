@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <array>
 
-#include "cuda/arch/sm90/emit_logits.h"
-#include "cuda/arch/sm90/emit_mma.h"
+#include "cuda/arch/family_text.h"
 #include "cuda/emit_dense_bias.h"
 #include "cuda/emit_derivative.h"
 #include "cuda/emit_gradients.h"
 #include "cuda/emit_mask.h"
+#include "cuda/emit_score_parts.h"
 #include "cuda/emit_shifted_reads.h"
 #include "cuda/emit_sink.h"
 #include "cuda/emit_staged_tables.h"
@@ -22,6 +22,7 @@
 #include "passes/gradient_order.h"
 #include "passes/gradient_sum.h"
 #include "passes/grid_gradient.h"
+#include "plan/arch/family.h"
 #include "plan/work.h"
 #include "support/key_layout.h"
 #include "support/text.h"
@@ -36,22 +37,15 @@ namespace {
 
 constexpr std::string_view kHeadParameters = "int b, int h, int h_kv";
 
-bool is_backward(plan::KernelKind kind) {
-    return kind == plan::KernelKind::backward_dq || kind == plan::KernelKind::backward_dkdv ||
-           kind == plan::KernelKind::backward_fused || kind == plan::KernelKind::expand ||
-           kind == plan::KernelKind::fold;
-}
-
 class Emitter {
   public:
     Emitter(const passes::Mod& mod, const passes::ScoreParts& parts,
             const plan::KernelConfig& config, const EmitOptions& options)
         : mod_(mod), parts_(parts), config_(config), options_(options),
-          layout_(mod_, roots(), precision()) {
+          family_(family_text(config)), layout_(mod_, roots(), precision()) {
         if (config.is_warp_specialized && is_backward(config.kind)) layout_.split_positions();
-        if (config.is_warp_specialized || config.specialized)
-            layout_.use_narrow_offsets(roots(), config.key_width);
-        if (stages_tables()) layout_.stage_tables(parts_.staged);
+        if (!plan::is_generic(config)) layout_.use_narrow_offsets(roots(), config.key_width);
+        if (config.stages_tables()) layout_.stage_tables(parts_.staged);
     }
 
     std::string run() {
@@ -61,7 +55,7 @@ class Emitter {
         if (!mod_.program.is_dense()) text_ += "#include \"common/sequences.h\"\n";
         if (!keys().is_in_order) text_ += formatted("#include \"{}\"\n", keys().device_header);
         if (is_plan()) text_ += "#include \"common/interval.h\"\n";
-        if (config_.specialized) text_ += kForwardIncludes;
+        if (family_.includes != nullptr) text_ += family_.includes(config_);
         if (sums_exactly()) text_ += "#include \"common/exact_sum.cuh\"\n";
         text_ += "\nnamespace mod {\n\nusing namespace defaults;\n\n";
         constants();
@@ -71,9 +65,8 @@ class Emitter {
         clamps();
         element();
         if (is_plan()) text_ += emit_tile_functions(layout_);
-        if (config_.specialized)
-            text_ += emit_logit_functions(layout_, config_, parts_, mask_instructions_) +
-                     emit_mma(config_, options_);
+        if (family_.functions != nullptr)
+            text_ += family_.functions(inputs(), layout_, mask_instructions_);
         const MaskPartsText parts = emit_mask_parts(layout_, config_);
         text_ += mask(parts.count) + parts.text;
         if (is_backward(config_.kind)) {
@@ -106,10 +99,11 @@ class Emitter {
     // Returns the precision of functions whose error is far below the rounding of weights.
     passes::Precision precision() const {
         if (options_.dtype == DType::f32) return passes::Precision::exact;
-        const bool is_specialized =
-            config_.specialized || (config_.is_warp_specialized && is_backward(config_.kind));
-        return is_specialized && options_.dtype == DType::bf16 ? passes::Precision::rough
-                                                               : passes::Precision::fast;
+        const bool computes_weights =
+            config_.kind == plan::KernelKind::forward || is_backward(config_.kind);
+        const bool is_rough =
+            computes_weights && !plan::is_generic(config_) && options_.dtype == DType::bf16;
+        return is_rough ? passes::Precision::rough : passes::Precision::fast;
     }
     // Whether the kernel depends on the program. Kernels that only loop over rows do not, unless
     // they have gradients of rows or sinks, so that all programs share them.
@@ -154,9 +148,6 @@ class Emitter {
     }
     // Whether the text has the policy of a shared value, even if the program has none.
     bool has_shared_value() const { return config_.is_short; }
-    bool stages_tables() const {
-        return config_.specialized && config_.specialized->stages_tables();
-    }
     bool has_mask() const {
         if (!has_elements()) return false;
         const ir::Node& mask = mod_.program.graph[mod_.mask];
@@ -255,7 +246,7 @@ class Emitter {
             text_ += emit_score_derivative(mod_, config_, gradients(), roots());
         if (has_shared_value())
             constant("bool", "kHasSharedValue", config_.shared_value != ir::kNoNode);
-        if (config_.specialized) text_ += emit_logit_constants(config_, mod_, parts_);
+        if (family_.constants != nullptr) text_ += family_.constants(inputs());
         text_ += "\n" + layouts();
     }
 
@@ -327,28 +318,12 @@ class Emitter {
                     text_ += formatted("    int offset_{};\n", read);
             text_ += "};\n";
         }
-        std::string more;
-        if (layout_.splits_positions())
-            more = "    int first_q = q, first_kv = kv;\n"
-                   "    const float* expanded = nullptr;\n"
-                   "    long long expanded_count = 0;\n"
-                   "    int from_first = 0;\n"
-                   "    const float* staged = nullptr;\n"
-                   "    float bias = 0;\n";
-        else if (config_.specialized)
-            more = "    const float* key_values = nullptr;\n"
-                   "    const float* distance_values = nullptr;\n"
-                   "    const unsigned* tables = nullptr;\n"
-                   "    bool* doubt = nullptr;\n"
-                   "    const float* shifted = nullptr;\n"
-                   "    const float* loaded = nullptr;\n";
-        else if (has_shared_value())
-            more = "    float shared_value = 0;\n";
         text_ += "struct At {\n"
                  "    const Arguments& arguments;\n    const Launch& launch;\n"
                  "    const Head& head;\n    const Row& row;\n    const Column& column;\n"
-                 "    int b, h, h_kv, q, kv;\n" +
-                 more + "};\n\n";
+                 "    int b, h, h_kv, q, kv;\n";
+        if (family_.members_of_at != nullptr) text_ += family_.members_of_at(config_);
+        text_ += "};\n\n";
     }
 
     // Returns the part of a read's address that a place keeps; "" for none.
@@ -445,7 +420,7 @@ class Emitter {
         score("score", TableReads::memory);
         if (has_shared_value()) shared_value();
         for (const TableReads reads : {TableReads::staged, TableReads::checked}) {
-            if (stages_tables() && !parts_.found())
+            if (config_.stages_tables() && !parts_.found())
                 score(formatted("{}_score", name(reads)), reads);
         }
 
@@ -471,8 +446,8 @@ class Emitter {
 
     void score(std::string_view called, TableReads reads) {
         Body score(layout_, Place::element, "at.");
-        if (config_.specialized) set_table_reads(score, reads, false);
-        if (config_.specialized) provide_expanded(score, layout_, parts_);
+        set_table_reads(score, reads, false);
+        provide_expanded(score, layout_, parts_);
         // Not in a backward, where the references of rows are found without the shared value.
         if (config_.shared_value != ir::kNoNode && !is_backward(config_.kind))
             score.provide(config_.shared_value, "at.shared_value");
@@ -518,16 +493,25 @@ class Emitter {
         text_ += element_function("Joint", "joint", "score", body, mask_instructions_);
     }
 
+    TextInputs inputs() const { return {mod_, parts_, config_, options_}; }
+
     const passes::Mod& mod_;
     const passes::ScoreParts& parts_;
     const plan::KernelConfig& config_;
     const EmitOptions& options_;
+    const FamilyText& family_;
     Layout layout_;
     std::string text_;
     int mask_instructions_ = 0; // instructions of the mask for each element
 };
 
 } // namespace
+
+bool is_backward(plan::KernelKind kind) {
+    return kind == plan::KernelKind::backward_dq || kind == plan::KernelKind::backward_dkdv ||
+           kind == plan::KernelKind::backward_fused || kind == plan::KernelKind::expand ||
+           kind == plan::KernelKind::fold;
+}
 
 std::string emit_mod(const passes::Mod& mod, const passes::ScoreParts& parts,
                      const plan::KernelConfig& config, const EmitOptions& options) {

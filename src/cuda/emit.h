@@ -21,8 +21,11 @@ struct EmitOptions {
     std::string_view source_text;
 };
 
+// Whether kernels of this kind compute derivatives of the mod.
+bool is_backward(plan::KernelKind kind);
+
 // Backward kinds need a mod with a derivative. `parts` are those of the mod's score, for kernels
-// that take it decomposed (KernelConfig::specialized); for others there are none.
+// that take it decomposed (KernelConfig::decomposition); for others there are none.
 std::string emit_mod(const passes::Mod& mod, const passes::ScoreParts& parts,
                      const plan::KernelConfig& config, const EmitOptions& options);
 

@@ -173,9 +173,7 @@ Visible visible(const Layout& layout, const Part& part, int index) {
 } // namespace
 
 MaskPartsText emit_mask_parts(const Layout& layout, const plan::KernelConfig& config) {
-    const bool visits_queries =
-        config.is_warp_specialized && config.kind == plan::KernelKind::backward_fused;
-    if (!config.specialized && !visits_queries) return {};
+    if (!config.has_mask_parts) return {};
     const MaskParts mask(layout, config);
     if (mask.parts().empty()) return {};
     std::string text = "template <int kIndex> struct MaskPart;\n";

@@ -1,4 +1,5 @@
-// The part of mod.cuh by which warp-specialized kernels find which elements of a tile a mask shows.
+// The part of mod.cuh by which kernels with KernelConfig::has_mask_parts find which elements of a
+// tile a mask shows.
 #pragma once
 
 #include <string>
@@ -10,7 +11,7 @@ namespace flexc::cuda {
 
 // The mask's conjuncts beside its band, grouped into parts that use the same values of rows and
 // columns: a warp evaluates a part once for all of its rows (or columns) with equal values. Empty
-// for kernels that are not warp-specialized.
+// for other kernels.
 struct MaskPartsText {
     int count = 0;
     std::string text;

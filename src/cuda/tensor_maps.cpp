@@ -96,7 +96,7 @@ bool encode_inputs(const DriverApi& api, const plan::KernelConfig& config,
     const auto query_tile = static_cast<unsigned>(config.query_tile);
     const auto key_tile = static_cast<unsigned>(config.key_tile);
     if (!encode(api, arguments.q, shapes.q, type, query_tile, maps.q)) return false;
-    if (config.specialized && config.specialized->sizes.copies_keys) return true;
+    if (config.copies_keys) return true;
     return encode(api, arguments.k, shapes.k, type, key_tile, maps.k) &&
            encode(api, arguments.v, shapes.v, type, key_tile, maps.v);
 }

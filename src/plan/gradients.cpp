@@ -44,7 +44,7 @@ void add_row_facts(const Program& program, PassPlan& pass) {
     Extent of_head = {{{1, {{Of::queries, 0, kReferenceRows}}}}};
     if (program.options().query_layout == Layout::ragged)
         of_head = {{{1, {{Of::all_queries, 0, kReferenceRows}}}, {kReferenceRows, {{Of::batch}}}}};
-    pass.workspace.push_back({.region = Region::row_facts,
+    pass.workspace.push_back({.region = regions::row_facts,
                               .elements = padded_query_rows(program, kRowFacts),
                               .argument = argument(&AttentionArguments::row_facts)});
     pass.length_arguments.push_back({argument(&AttentionArguments::fact_rows), std::move(of_head)});
@@ -69,7 +69,7 @@ Launch find_references(const Program& program, std::size_t kernel) {
             .entry = "flexc_backward_references",
             .blocks = query_tiles(program, kReferenceRows),
             .threads = kReferenceRows,
-            .writes = {Region::row_facts}};
+            .writes = {regions::row_facts}};
 }
 
 void add_exact_sums(const Program& program, PassPlan& pass) {
@@ -79,7 +79,7 @@ void add_exact_sums(const Program& program, PassPlan& pass) {
     pass.heads_at_once = passes::heads_at_once(mod);
     if (pass.heads_at_once != passes::HeadsAtOnce::all)
         pass.first_head_word = passes::word_of(slots, {passes::ArgumentSlot::Kind::first_kv_head});
-    WorkspaceRegion sums{.region = Region::exact_sums,
+    WorkspaceRegion sums{.region = regions::exact_sums,
                          .element_bytes = sizeof(exact::Sum),
                          .elements = {},
                          .of_gradients = passes::exact_gradients(mod)};
@@ -91,7 +91,7 @@ void add_exact_sums(const Program& program, PassPlan& pass) {
 }
 
 void add_fill_of_exact_sums(PassPlan& pass) {
-    if (!pass.exact_gradients.empty()) pass.steps.push_back(Fill{Region::exact_sums});
+    if (!pass.exact_gradients.empty()) pass.steps.push_back(Fill{regions::exact_sums});
 }
 
 void add_rounding(const Program& program, PassPlan& pass) {

@@ -28,7 +28,7 @@ Extent key_tiles_of_each(int tile);
 // kReferenceRows, times `factor` and divided by `per`.
 Extent padded_query_rows(const Program& program, int factor, int per = 1);
 
-// Adds Region::exact_sums, and the PassPlan::exact_gradients by which the runtime finds them.
+// Adds regions::exact_sums, and the PassPlan::exact_gradients by which the runtime finds them.
 void add_exact_sums(const Program& program, PassPlan& pass);
 void add_fill_of_exact_sums(PassPlan& pass);
 // Adds the last kernels and steps of a backward: those that round sums and gradients.

@@ -1,6 +1,7 @@
 // One kernel of a plan: what is asked of it, and what is fixed in it before it is compiled.
 #pragma once
 
+#include <any>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -14,7 +15,6 @@
 #include "passes/gradient_sum.h"
 #include "plan/schedule.h"
 #include "plan/work.h"
-#include "sm90/forward_layout.h"
 
 namespace flexc::plan {
 
@@ -143,23 +143,16 @@ struct KernelRequest {
     bool reads_much() const { return read_instructions > kFewInstructions; }
 };
 
-// What is fixed in a warp-specialized forward only.
-struct WarpSpecializedForward {
-    ForwardSchedule schedule;
-    bool has_registers_for_columns = false; // a thread can keep a value for each of its columns
-    ::sm90::ForwardSizes sizes;             // of its tiles and of what it reads
-    passes::TabulatedValues tabulated;
-    // 4-byte words of shared memory for each table on chip. A table whose slice is larger is read
-    // from global memory.
-    std::vector<int> table_words;
-    bool aligns_tables = false;
-    bool starts_with_tables = false; // accumulators start with entries of these tables
-    // Keys from a tile's first key to the next tile's. If smaller than the tile, tiles overlap.
-    int key_step = 0;
-    bool starts_at_highest = false; // visits keys with the largest addends first
-    bool computes_in_parts = false; // computes addends for a few of a thread's elements at a time
-    int shifted_reads = 0;          // number of shifted reads whose tiles are copied
-    bool stages_tables() const { return !table_words.empty(); }
+// Which of a program's decompositions of its score mod a kernel takes, see Program::decomposed().
+// none: it evaluates the mod whole.
+enum class Decomposition : std::uint8_t {
+    none,
+    plain,
+    by_index_2d,
+    by_kinds,
+    with_tables,
+    with_aligned_tables,
+    with_shifts
 };
 
 // What the builder of block masks keeps: the number of intervals for each tile of queries and of
@@ -189,7 +182,13 @@ struct KernelConfig {
     int warps = 0; // 32 * warps threads in a block
     int stages = 1;
     int shared_bytes = 0; // dynamic
-    std::optional<WarpSpecializedForward> specialized;
+    std::any of_family;   // what only the kernels of its family have, a type of the family's folder
+    // How a block divides its work; nothing if there is only one way: Family::schedules.
+    std::optional<ForwardSchedule> schedule;
+    Decomposition decomposition = Decomposition::none;
+    int shifted_reads = 0;       // with Decomposition::with_shifts: so many
+    bool copies_keys = false;    // threads copy keys and values, which then need no tensor maps
+    bool has_mask_parts = false; // evaluates the mask part by part, as mod::MaskPart
     std::optional<BlockMaskFacts> block_mask; // set: builds block masks
     std::optional<MaskTiling> mask_tiling;    // set in a pass that reads one
     // The kernel belongs to a warp-specialized backward: the fused one, or a helper that runs
@@ -235,6 +234,11 @@ struct KernelConfig {
     int beside_spills = 0;
 
     std::string reason; // one line, for people
+
+    bool stages_tables() const {
+        return decomposition == Decomposition::with_tables ||
+               decomposition == Decomposition::with_aligned_tables;
+    }
 };
 
 } // namespace flexc::plan

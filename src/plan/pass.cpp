@@ -66,23 +66,10 @@ std::string text_of(const Extent& extent) {
     return terms.empty() ? "0" : joined(terms, " + ");
 }
 
-std::string_view name(Region region) {
-    switch (region) {
-    case Region::delta: return "delta";
-    case Region::dq_accumulator: return "dq_accumulator";
-    case Region::dq_semaphores: return "dq_semaphores";
-    case Region::row_facts: return "row_facts";
-    case Region::distance_sums: return "distance_sums";
-    case Region::distance_values: return "distance_values";
-    case Region::key_values: return "key_values";
-    case Region::exact_sums: return "exact_sums";
-    case Region::stored_tiles: return "stored_tiles";
-    case Region::blocks_done: return "blocks_done";
-    case Region::tiles_taken: return "tiles_taken";
-    case Region::row_block_states: return "row_block_states";
-    case Region::partial_results: return "partial_results";
-    }
-    return "";
+std::string_view text_of_heads(bool by_batch, bool by_head) {
+    if (by_batch && by_head) return "each b and h";
+    if (by_batch) return "each b";
+    return by_head ? "each h" : "all b and h";
 }
 
 } // namespace flexc::plan

@@ -63,22 +63,16 @@ struct Extent {
 };
 std::string text_of(const Extent& extent); // "2 * B * H * ceil(Q / 128)"
 
-enum class Region : std::uint8_t {
-    delta,
-    dq_accumulator,
-    dq_semaphores, // follows dq_accumulator, by which kernels find it
-    row_facts,
-    distance_sums,
-    distance_values,
-    key_values,
-    exact_sums,
-    stored_tiles,
-    blocks_done,
-    tiles_taken,
-    row_block_states,
-    partial_results,
+// A region of the workspace, which its name tells from the others of a pass. Those of one family
+// alone are in its folder.
+struct Region {
+    std::string_view name;
+    friend bool operator==(const Region&, const Region&) = default;
 };
-std::string_view name(Region region);
+namespace regions {
+inline constexpr Region row_facts{"row_facts"}, exact_sums{"exact_sums"};
+}
+std::string_view text_of_heads(bool by_batch, bool by_head); // "each b and h"
 
 // A kernel's first argument is AttentionArguments, followed by its family's own members: at most
 // this many bytes.

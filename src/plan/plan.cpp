@@ -105,19 +105,15 @@ std::string_view why_generic(const Program& program, KernelKind kind) {
     return kind == KernelKind::backward_fused ? why_not_by_element(program.mod()) : "";
 }
 
-bool is_specialized(const KernelConfig& config) {
-    return config.specialized.has_value() || config.is_warp_specialized;
-}
-
 // Returns fewer candidates, for a large program: the first one, its form that saves registers in
 // two steps (tried if so few bytes spill that it can help), and the generic ones. These have half
 // the speed, and if the first of them spills little, the others are not worth a compile.
 std::vector<KernelConfig> few_of(std::vector<KernelConfig> candidates) {
     constexpr int kSteps = 2, kSavable = 64;
     for (KernelConfig& candidate : candidates)
-        if (!is_specialized(candidate))
+        if (is_generic(candidate))
             candidate.tolerated_spills = std::max(candidate.tolerated_spills, kSavable);
-    const auto generic = std::ranges::find_if_not(candidates, is_specialized);
+    const auto generic = std::ranges::find_if(candidates, is_generic);
     if (generic == candidates.begin() || generic == candidates.end()) return candidates;
     std::vector<KernelConfig> few = {candidates.front()};
     const auto forms =
@@ -190,7 +186,7 @@ Result<std::vector<Variant>> forward_variants(const Program& program,
     std::vector<Variant> variants = {variant(program, Calls::usual, request)};
     if (has_short_kernels(program, program.options().forward_kernel == ForwardKernel::automatic))
         add_short_variants(program, request, variants);
-    if (is_specialized(variants.front().candidates.front()))
+    if (!is_generic(variants.front().candidates.front()))
         variants.push_back(variant(program, Calls::any, generic(request)));
     return variants;
 }
@@ -213,7 +209,7 @@ Result<std::vector<Variant>> backward_variants(const Program& program) {
         for (KernelConfig& candidate : variants.front().candidates)
             candidate.reason += formatted("; not fused: {}", no_order);
     const KernelConfig& first = variants.front().candidates.front();
-    if (!is_specialized(first)) return variants;
+    if (is_generic(first)) return variants;
     if (first.bias_stages > 0 || first.adds_bias_gradients) {
         KernelRequest elements = request;
         elements.bias_bytes = 0;

@@ -7,17 +7,12 @@
 #include "common/block_mask.h"
 #include "common/sequences.h"
 #include "passes/gradient_sum.h"
+#include "plan/arch/family.h"
 #include "support/text.h"
 
 namespace flexc::plan {
 
 namespace {
-
-std::string_view heads_of(bool by_batch, bool by_head) {
-    if (by_batch && by_head) return "each b and h";
-    if (by_batch) return "each b";
-    return by_head ? "each h" : "all b and h";
-}
 
 // Describes the memory of a kernel's block mask, in the terms of common/block_mask.h.
 std::string block_mask_of(const MaskTiling& tiling) {
@@ -30,36 +25,13 @@ std::string block_mask_of(const MaskTiling& tiling) {
         by_keys ? tiling.query_tile : tiling.key_tile, by_keys ? "queries" : "keys");
 }
 
-// Describes the values that are tabulated for keys or distances, and which heads share them.
-std::string tabulated_of(const passes::TabulatedValues& tabulated) {
-    std::string vectors;
-    const auto add = [&](int count, std::string_view each) {
-        if (count == 0) return;
-        vectors += formatted("{}{} for each {}", vectors.empty() ? "" : ", ", count, each);
-    };
-    add(tabulated.keys, "key");
-    add(tabulated.distances, "distance q_idx - kv_idx");
-    return formatted("    tabulated before it, for {}, numbers of the score mod: {}\n",
-                     heads_of(tabulated.by_batch, tabulated.by_head), vectors);
-}
-
-// Describes the slices of tables that are kept on chip.
-std::string tables_of(const WarpSpecializedForward& forward) {
-    std::string words;
-    for (const int of_table : forward.table_words)
-        words += (words.empty() ? "" : ", ") + std::to_string(of_table);
-    return formatted("    in shared memory, {} of a head's slice of each table, up to so many "
-                     "entries: {}\n",
-                     forward.sizes.table_stages == 1 ? "one copy" : "two copies", words);
-}
-
 std::string builder_of(const KernelConfig& config) {
     const BlockMaskFacts& facts = *config.block_mask;
     return formatted(
         "  flexc_plan_facts, {}, flexc_plan_order: a block mask for {}{} for each kernel that "
         "has one; {} intervals of {} bytes for each tile of queries, {} of keys; {}\n",
         config.entry,
-        facts.is_dense() ? heads_of(facts.by_batch, facts.by_head)
+        facts.is_dense() ? text_of_heads(facts.by_batch, facts.by_head)
         : facts.by_head  ? "each h and all requests"
                          : "all h and requests",
         facts.is_dense() ? "" : ", in each call,", facts.query_facts, 2 * sizeof(double),
@@ -76,23 +48,22 @@ std::string text_of(const KernelConfig& config) {
                                  config.entry, config.query_tile, config.key_tile, config.warps,
                                  config.stages, config.shared_bytes, config.reason);
     if (config.mask_tiling) text += block_mask_of(*config.mask_tiling);
-    if (!config.specialized) return text;
-    text += formatted("    schedule: {}\n", text_of(config.specialized->schedule));
-    if (config.specialized->tabulated.any()) text += tabulated_of(config.specialized->tabulated);
-    if (config.specialized->stages_tables()) text += tables_of(*config.specialized);
+    if (config.schedule) text += formatted("    schedule: {}\n", text_of(*config.schedule));
+    const Family& family = family_of(config);
+    if (family.describe != nullptr) text += family.describe(config);
     return text;
 }
 
 std::string names_of(const std::vector<Region>& regions) {
     std::vector<std::string_view> names;
-    for (const Region region : regions)
-        names.push_back(name(region));
+    for (const Region& region : regions)
+        names.push_back(region.name);
     return joined(names, ", ");
 }
 
 std::string text_of(const Step& step, const PassPlan& pass) {
     if (const auto* fill = std::get_if<Fill>(&step))
-        return formatted("zeros in {}", name(fill->region));
+        return formatted("zeros in {}", fill->region.name);
     if (std::holds_alternative<FillGradients>(step)) return "zeros in gradients of buffers";
     if (const auto* sums = std::get_if<RoundSums>(&step))
         return formatted("{} for each gradient that is summed exactly; reads exact_sums",
@@ -126,7 +97,7 @@ std::string text_of(const PassPlan& pass, std::string_view called) {
     for (const Step& step : pass.steps)
         text += formatted("  {}\n", text_of(step, pass));
     for (const WorkspaceRegion& region : pass.workspace) {
-        text += formatted("  workspace {}: {} bytes times {}", name(region.region),
+        text += formatted("  workspace {}: {} bytes times {}", region.region.name,
                           region.element_bytes, text_of(region.elements));
         if (!region.of_gradients.empty())
             text +=

@@ -230,14 +230,16 @@ Program::Program(passes::Mod mod, CompileOptions options, Target target)
 }
 
 const passes::DecomposedMod& Program::decomposed(const KernelConfig& config) const {
-    if (config.specialized && config.specialized->aligns_tables)
-        return decomposed_with_aligned_tables_;
-    if (config.specialized && config.specialized->stages_tables()) return decomposed_with_tables_;
-    if (config.specialized && config.specialized->shifted_reads != 0)
-        return *(decomposed_with_shifts_.end() - config.specialized->shifted_reads);
-    if (config.specialized && config.specialized->sizes.adds_kinds()) return decomposed_with_kinds_;
-    return config.key_width != 0 && decomposed_by_index_2d_ ? *decomposed_by_index_2d_
-                                                            : decomposed_;
+    switch (config.decomposition) {
+    case Decomposition::with_aligned_tables: return decomposed_with_aligned_tables_;
+    case Decomposition::with_tables: return decomposed_with_tables_;
+    case Decomposition::with_shifts: return *(decomposed_with_shifts_.end() - config.shifted_reads);
+    case Decomposition::by_kinds: return decomposed_with_kinds_;
+    case Decomposition::by_index_2d: return *decomposed_by_index_2d_;
+    case Decomposition::plain:
+    case Decomposition::none: break;
+    }
+    return decomposed_;
 }
 
 KernelRequest Program::request(KernelKind kind) const {

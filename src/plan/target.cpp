@@ -1,24 +1,32 @@
 #include "plan/target.h"
 
+#include <algorithm>
 #include <charconv>
+#include <vector>
 
+#include "plan/arch/family.h"
 #include "support/text.h"
 
 namespace flexc::plan {
 
 Result<Target> target_of(std::string_view arch) {
     const int number = arch_number(arch);
-    if (number < 80)
+    if (number < 80) {
+        std::vector<std::string> names;
+        for (const int known : {80, 86, 89, 90, 100})
+            names.push_back(arch_name(known));
         return Error{ErrorCode::invalid_option,
-                     formatted("'{}' is not a supported architecture: give sm_80, sm_86, sm_89, "
-                               "sm_90a, sm_100 or sm_120",
-                               arch)};
+                     formatted("'{}' is not a supported architecture: give {} or {}", arch,
+                               joined(names, ", "), arch_name(120))};
+    }
     return Target{std::string(arch), number, arch.ends_with('a') || arch.ends_with('f')};
 }
 
 std::string arch_name(int number) {
-    // Only sm_90a has wgmma and setmaxnreg.
-    return formatted("sm_{}{}", number, number == 90 ? "a" : "");
+    const bool has_own = std::ranges::any_of(families(), [number](const Family* family) {
+        return family->has_own_instructions && family->runs_on(number);
+    });
+    return formatted("sm_{}{}", number, has_own ? "a" : "");
 }
 
 int arch_number(std::string_view name) {

@@ -461,7 +461,7 @@ class CudaExecutable final : public Executable {
         const plan::CallLengths lengths = lengths_of(walk.attention());
         for (const plan::LengthArgument& one : plan.length_arguments)
             walk.argument.set(one.argument, static_cast<int>(one.value.of(lengths)));
-        if (const PlacedRegion* sums = walk.workspace.find(plan::Region::exact_sums))
+        if (const PlacedRegion* sums = walk.workspace.find(plan::regions::exact_sums))
             name_exact_sums(plan.exact_gradients, walk.call, at(walk, *sums), walk.words);
         for (std::size_t i = 0; i < plan.steps.size(); ++i) {
             const auto visit = [&](const auto& step) {
@@ -517,7 +517,7 @@ class CudaExecutable final : public Executable {
 
     static Result<void> take(Walk& walk, const plan::RoundSums& step, const Function& function) {
         const plan::PassPlan& plan = walk.pass.plan;
-        const PlacedRegion* sums = walk.workspace.find(plan::Region::exact_sums);
+        const PlacedRegion* sums = walk.workspace.find(plan::regions::exact_sums);
         return round_exact_sums(plan.exact_gradients, walk.call, at(walk, *sums),
                                 plan.kernels[step.kernel], *function);
     }

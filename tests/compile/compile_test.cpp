@@ -350,7 +350,7 @@ TEST_CASE("what reads much for each element spills nothing, nor does its forward
             CHECK(compiled.kernel.info.spill_bytes == 0);
             if (kind == plan::KernelKind::forward) {
                 CHECK(compiled.refused == 0);
-                CHECK(compiled.kernel.config.specialized->stages_tables());
+                CHECK(compiled.kernel.config.stages_tables());
             }
         }
 }
@@ -391,7 +391,7 @@ TEST_CASE("a forward that spills little in every form is Hopper's all the same")
              .head_dim = head_dim,
              .head_dim_v = head_dim});
         CHECK(compiled.kernel.config.family == "sm90");
-        CHECK(compiled.kernel.config.specialized->schedule.overlaps);
+        CHECK(compiled.kernel.config.schedule->overlaps);
         CHECK(compiled.kernel.info.spill_bytes <= 8);
     }
 }

@@ -7,6 +7,7 @@
 #include "compile/kernels.h"
 #include "cuda/emitted.h"
 #include "cuda/expressions.h"
+#include "plan/arch/sm90/sm90.h"
 
 namespace {
 
@@ -254,7 +255,10 @@ TEST_CASE("each product of Hopper's forward is one statement") {
     config.kind = plan::KernelKind::forward;
     config.query_tile = 192;
     config.key_tile = 80;
-    config.specialized.emplace();
+    config.family = plan::sm90::kName;
+    config.schedule.emplace();
+    config.decomposition = plan::Decomposition::plain;
+    config.of_family = plan::sm90::Forward{};
     const cuda::EmitOptions options{.dtype = DType::f16, .head_dim = 96, .head_dim_v = 40};
     std::string text = test::emitted(*mod, config, options);
     const auto count = [&](std::string_view part) {
@@ -270,7 +274,7 @@ TEST_CASE("each product of Hopper's forward is one statement") {
     CHECK(has(text, "{%24, %25, %26, %27}, b, 1")); // weights after 24 accumulators
     CHECK(has(text, "add.u32 y, %44, 512;"));       // the last 16 rows of values
 
-    config.specialized->sizes.multiplies_index_2d_rows = true;
+    config.of_family = plan::sm90::Forward{.sizes = {.multiplies_index_2d_rows = true}};
     text = test::emitted(*mod, config, options);
     CHECK(count("asm volatile(") == 2);
     CHECK(count("wgmma.mma_async.sync.aligned.m64n80k16.f32.f16.f16 {%0, ") == 6);

@@ -182,8 +182,7 @@ class Checked {
         request.is_ragged = kind.layout == Layout::ragged;
         if (kind.layout == Layout::paged) request.scattered_in = "pages";
         const plan::KernelConfig config = plan::candidates(request).front();
-        REQUIRE(config.specialized.has_value());
-        REQUIRE(config.specialized->sizes.copies_keys);
+        REQUIRE(config.copies_keys);
         return config;
     }
     int below(int end) { return test::draws_below(random_)(end); }

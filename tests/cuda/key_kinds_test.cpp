@@ -18,6 +18,7 @@
 #include "host_module.h"
 #include "ir/interp.h"
 #include "passes/decompose.h"
+#include "plan/arch/sm90/sm90.h"
 #include "plan/plan.h"
 #include "random_data.h"
 #include "sm90/arguments.h"
@@ -144,9 +145,10 @@ void check(const Way& way, const std::string& text, int kinds, std::mt19937& ran
                                       .has_score_mod = true,
                                       .key_kinds = kinds};
     const plan::KernelConfig config = plan::candidates(request).front();
-    REQUIRE(config.specialized.has_value());
-    REQUIRE((way.text == kProducts ? config.specialized->sizes.kind_columns >= kinds
-                                   : config.specialized->sizes.kind_copies == kinds));
+    const plan::sm90::Forward* forward = plan::sm90::forward_of(config);
+    REQUIRE(forward != nullptr);
+    REQUIRE((way.text == kProducts ? forward->sizes.kind_columns >= kinds
+                                   : forward->sizes.kind_copies == kinds));
     const test::HostModule module(
         std::string(way.text),
         cuda::emit_mod(decomposed.mod, decomposed.parts, config, {.dtype = DType::f16}));
@@ -324,7 +326,7 @@ TEST_CASE("kinds of keys take at most a quarter of the columns of queries, and m
             .front();
     };
     const auto columns = [&](int kinds, int head_dim) {
-        return candidate(kinds, head_dim).specialized->sizes.kind_columns;
+        return plan::sm90::forward_of(candidate(kinds, head_dim))->sizes.kind_columns;
     };
     CHECK(columns(8, 64) == 8);
     CHECK(columns(9, 64) == 0);
@@ -338,7 +340,7 @@ TEST_CASE("kinds of keys take at most a quarter of the columns of queries, and m
     CHECK(candidate(32, 128).reason.find("no products by 32 kinds of keys: 64 columns for them are "
                                          "more than a quarter of queries'") != std::string::npos);
     const auto copies = [&](int kinds, int head_dim) {
-        return candidate(kinds, head_dim).specialized->sizes.kind_copies;
+        return plan::sm90::forward_of(candidate(kinds, head_dim))->sizes.kind_copies;
     };
     CHECK(copies(8, 64) == 0);
     CHECK(copies(9, 64) == 9);

@@ -15,6 +15,7 @@
 #include "host_module.h"
 #include "ir/interp.h"
 #include "passes/decompose.h"
+#include "plan/arch/sm90/sm90.h"
 #include "plan/plan.h"
 #include "sm90/arguments.h"
 
@@ -81,7 +82,7 @@ void check(const std::string& text, double sign, Start start) {
                           .tabulated = passes::tabulated_values(decomposed),
                           .adds_by_position = true})
             .front();
-    REQUIRE(config.specialized->starts_at_highest);
+    REQUIRE(plan::sm90::forward_of(config)->starts_at_highest);
     const test::HostModule module(std::string(kText),
                                   test::emitted(*mod, config, {.dtype = DType::bf16}));
     sm90::KernelArguments attention{};

@@ -18,6 +18,7 @@
 #include "host_module.h"
 #include "ir/interp.h"
 #include "passes/decompose.h"
+#include "plan/arch/sm90/sm90.h"
 #include "plan/plan.h"
 #include "random_data.h"
 #include "sm90/arguments.h"
@@ -213,7 +214,7 @@ void check(const Case& one, std::mt19937& random) {
                           .adds_by_position = adds_by_position,
                           .can_multiply_slope = can_multiply_slope})
             .front();
-    REQUIRE(config.specialized.has_value());
+    REQUIRE(plan::sm90::forward_of(config) != nullptr);
     CHECK(config.key_width == one.width);
     if (one.width != 0) CHECK(config.key_tile % one.width == 0);
     const test::HostModule module(std::string(kText),
@@ -436,10 +437,11 @@ TEST_CASE("what is added for rows of a grid comes with the products") {
         REQUIRE(mod.has_value());
         plan::KernelRequest request{.arch = 90, .dtype = DType::bf16, .has_score_mod = true};
         request.key_index_2d = index_2d_of(*mod);
-        CHECK(plan::candidates(request).front().specialized->sizes.multiplies_index_2d_rows ==
-              one.multiplies);
+        CHECK(plan::sm90::forward_of(plan::candidates(request).front())
+                  ->sizes.multiplies_index_2d_rows == one.multiplies);
         request.dtype = DType::f16; // whose range is that of no float
-        CHECK(!plan::candidates(request).front().specialized->sizes.multiplies_index_2d_rows);
+        CHECK(!plan::sm90::forward_of(plan::candidates(request).front())
+                   ->sizes.multiplies_index_2d_rows);
     }
 }
 

@@ -14,6 +14,7 @@
 #include "front/compile_text.h"
 #include "host_module.h"
 #include "passes/pipeline.h"
+#include "plan/arch/sm90/sm90.h"
 #include "plan/plan.h"
 
 namespace {
@@ -110,7 +111,7 @@ std::map<Place, int> tiles_of(const test::HostModule& module, const AttentionArg
 
 TEST_CASE("tiles of ragged queries are all that requests with many have, each once") {
     const plan::KernelConfig config = plan::candidates({.arch = 90}).front();
-    REQUIRE(config.specialized);
+    REQUIRE(plan::sm90::forward_of(config) != nullptr);
     const test::HostModule module(std::string(kForward), test::emitted(ragged_mod(false), config));
     const std::uint32_t seed = std::random_device()();
     CAPTURE(seed);

@@ -13,6 +13,7 @@
 #include "draws.h"
 #include "host_arguments.h"
 #include "host_module.h"
+#include "plan/arch/sm90/sm90.h"
 #include "plan/plan.h"
 #include "plan/program.h"
 #include "random_data.h"
@@ -104,8 +105,8 @@ std::vector<int> check(const Case& one, std::mt19937& random, int rounds) {
     REQUIRE(!request.shifts.empty());
     CHECK(request.shifts.front().tiles.size() == one.reads);
     const plan::KernelConfig config = plan::candidates(request).front();
-    REQUIRE(config.specialized.has_value());
-    CHECK(config.specialized->shifted_reads >= static_cast<int>(one.least_tiles));
+    REQUIRE(plan::sm90::forward_of(config) != nullptr);
+    CHECK(config.shifted_reads >= static_cast<int>(one.least_tiles));
     const passes::DecomposedMod& decomposed = program.decomposed(config);
     const test::HostModule module(
         std::string(kText),
@@ -120,8 +121,8 @@ std::vector<int> check(const Case& one, std::mt19937& random, int rounds) {
                                         : test::HostArguments::Rows{below(9), below(9)};
         const test::HostArguments arguments(decomposed.mod, at, rows);
 
-        const test::WarpProducts products(attention, config.key_tile, config.specialized->key_step,
-                                          random);
+        const test::WarpProducts products(attention, config.key_tile,
+                                          plan::sm90::forward_of(config)->key_step, random);
         std::vector<float> logits = products.values;
         reaches.push_back(module.function<Function>("run")(arguments.words(), &attention,
                                                            products.head, products.row,

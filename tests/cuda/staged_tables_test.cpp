@@ -15,6 +15,7 @@
 #include "host_module.h"
 #include "passes/aligned_table.h"
 #include "passes/decompose.h"
+#include "plan/arch/sm90/sm90.h"
 #include "plan/plan.h"
 #include "random_data.h"
 #include "support/text.h"
@@ -122,9 +123,8 @@ std::ptrdiff_t check(const Case& one, std::mt19937& random) {
     if (aligns) request.aligned_tiles = {{one.aligned_keys, one.step()}};
     REQUIRE(request.table_entries.size() == one.tables);
     const plan::KernelConfig config = plan::candidates(request).front();
-    REQUIRE(config.specialized.has_value());
-    REQUIRE(config.specialized->stages_tables());
-    REQUIRE(config.specialized->aligns_tables == aligns);
+    REQUIRE(config.stages_tables());
+    REQUIRE((config.decomposition == plan::Decomposition::with_aligned_tables) == aligns);
     const test::HostModule module(std::string(kText),
                                   test::emitted(*mod, config, {.dtype = DType::bf16}));
     std::vector<int> seen_sources;
@@ -146,8 +146,8 @@ std::ptrdiff_t check(const Case& one, std::mt19937& random) {
         module.function<void(const std::uint64_t*, const ::sm90::KernelArguments*)>("expand")(
             arguments.words(), &attention);
 
-        const test::WarpProducts products(attention, config.key_tile, config.specialized->key_step,
-                                          random);
+        const test::WarpProducts products(attention, config.key_tile,
+                                          plan::sm90::forward_of(config)->key_step, random);
         std::vector<float> logits = products.values;
         seen_sources.push_back(module.function<Function>("run")(arguments.words(), &attention,
                                                                 products.head, products.row,

@@ -9,6 +9,7 @@
 
 #include "common/sequences.h"
 #include "plan/arch/sm80/sm80.h"
+#include "plan/arch/sm90/sm90.h"
 #include "plan/plan.h"
 
 using namespace flexc;
@@ -101,9 +102,7 @@ TEST_CASE("keys of eight bits have room as bytes, and scales of pages beside the
 }
 
 TEST_CASE("Hopper's threads copy keys from pages, and rows that are no whole sectors") {
-    const auto copies_keys = [](const KernelConfig& config) {
-        return config.specialized && config.specialized->sizes.copies_keys;
-    };
+    const auto copies_keys = [](const KernelConfig& config) { return config.copies_keys; };
     for (int head_dim = 8; head_dim <= 256; head_dim += 8)
         for (const bool has_pages : {false, true}) {
             CAPTURE(head_dim);
@@ -117,13 +116,13 @@ TEST_CASE("Hopper's threads copy keys from pages, and rows that are no whole sec
             REQUIRE(copies_keys(all.front()) == expected);
             for (const KernelConfig& config : all) {
                 REQUIRE(config.shared_bytes <= shared_memory_limit(90));
-                if (copies_keys(config)) REQUIRE(config.specialized->schedule.consumers == 2);
+                if (copies_keys(config)) REQUIRE(config.schedule->consumers == 2);
                 if (has_pages) REQUIRE(copies_keys(config)); // TMA does not know pages
             }
             // A kernel without them is left, where these spill.
             if (expected && !has_pages) REQUIRE(!copies_keys(all.back()));
             const auto chosen = forward_schedules(request).front();
-            REQUIRE(chosen == all.front().specialized->schedule);
+            REQUIRE(chosen == all.front().schedule);
         }
     KernelRequest request = forward(90, DType::bf16, 104, 104, true);
     request.bias_bytes = 2; // other threads copy that
@@ -167,7 +166,7 @@ TEST_CASE("Hopper's short tiles of a grid of keys are for three warpgroups, wher
             request.key_index_2d = {64, true, true};
             request.has_block_mask = has_block_mask;
             const KernelConfig config = first(request);
-            const ForwardSchedule& schedule = config.specialized->schedule;
+            const ForwardSchedule& schedule = *config.schedule;
             const bool is_short = !has_block_mask && head_dim <= 80;
             CHECK(config.key_width == 64);
             CHECK(config.query_tile == (is_short ? 192 : 128));
@@ -228,7 +227,8 @@ TEST_CASE("Hopper's kernel takes what TMA can, and its tiles fit") {
                 CAPTURE(head_dim_v);
                 const KernelConfig config = first(forward(90, dtype, head_dim, head_dim_v, false));
                 REQUIRE(config.entry == "flexc_forward_sm90");
-                REQUIRE(config.specialized.has_value());
+                const plan::sm90::Forward* forward = plan::sm90::forward_of(config);
+                REQUIRE(forward != nullptr);
                 const int consumers = config.query_tile / 64;
                 REQUIRE(config.query_tile % 64 == 0);
                 REQUIRE(config.warps == 4 * (consumers + 1));
@@ -237,9 +237,9 @@ TEST_CASE("Hopper's kernel takes what TMA can, and its tiles fit") {
 
                 // Panels of 64 columns; the output leaves through the queries' memory.
                 const int key = (head_dim + 63) / 64, value = (head_dim_v + 63) / 64;
-                const int queries = config.specialized->schedule.query_stages * config.query_tile *
-                                    std::max(key, value);
-                const int tasks = config.specialized->sizes.copies_keys ? 2 * 48 : 0;
+                const int queries =
+                    config.schedule->query_stages * config.query_tile * std::max(key, value);
+                const int tasks = forward->sizes.copies_keys ? 2 * 48 : 0;
                 REQUIRE(config.shared_bytes ==
                         1024 + 128 * (queries + 2 * config.key_tile * (key + value)) + tasks);
                 REQUIRE(config.shared_bytes <= shared_memory_limit(90));
@@ -252,7 +252,7 @@ TEST_CASE(
         int own = 0;
         for (const KernelConfig& config : of_hopper(request)) {
             ++own;
-            const ::sm90::ForwardSizes& sizes = config.specialized->sizes;
+            const ::sm90::ForwardSizes& sizes = plan::sm90::forward_of(config)->sizes;
             const ::sm90::ForwardLayout layout = ::sm90::forward_layout(sizes);
             CAPTURE(config.reason);
             REQUIRE(layout.bytes == config.shared_bytes);
@@ -337,13 +337,13 @@ TEST_CASE("a refused configuration is followed by smaller ones, then by the gene
         REQUIRE(all.size() < 10);
         for (std::size_t i = 0; i < all.size(); ++i) {
             const KernelConfig& config = all[i];
-            if (!config.specialized) {
+            if (plan::sm90::forward_of(config) == nullptr) {
                 CHECK(i > 0);
                 CHECK(i + 1 == all.size());
                 CHECK(config.entry == "flexc_forward");
                 break;
             }
-            const int weights = config.specialized->schedule.overlaps ? config.key_tile / 4 : 0;
+            const int weights = config.schedule->overlaps ? config.key_tile / 4 : 0;
             const int spare = config.query_tile == 192 ? 72 : 0; // three warpgroups have fewer
             const int now = config.key_tile / 2 + weights + head_dim / 2 + spare;
             CHECK(now < registers);
@@ -361,8 +361,7 @@ TEST_CASE("tiles of a block mask have 128 rows, unless a schedule asks for more"
         CHECK(config.query_tile == 128);
         const auto schedules = forward_schedules(request);
         REQUIRE(!schedules.empty());
-        REQUIRE(config.specialized);
-        CHECK(schedules.front() == config.specialized->schedule);
+        CHECK(schedules.front() == config.schedule);
         const bool has_wider = std::ranges::any_of(
             schedules, [](const ForwardSchedule& schedule) { return schedule.consumers == 3; });
         CHECK(has_wider == (head_dim <= 96));
@@ -517,7 +516,7 @@ TEST_CASE("elements that compute much and read tables on chip have short tiles, 
         CAPTURE(instructions);
         request.element_instructions = instructions;
         const KernelConfig config = first(request);
-        REQUIRE(config.specialized->stages_tables());
+        REQUIRE(config.stages_tables());
         CHECK((config.key_tile >= 112) == (instructions == 10));
         CHECK(config.tolerated_spills == (instructions == 10 ? 0 : 16));
     }

@@ -8,6 +8,7 @@
 
 #include "front/library.h"
 #include "passes/pipeline.h"
+#include "plan/arch/sm90/sm90.h"
 #include "plan/plan.h"
 #include "plan/work.h"
 #include "program_of.h"
@@ -163,9 +164,9 @@ TEST_CASE("what is added to elements is computed in parts where much is read") {
         CAPTURE(mod);
         const bool starts_with_it = std::string_view(mod) == "graphormer";
         const KernelConfig narrow = candidates_of(text_of(mod), false, 64).front();
-        CHECK(narrow.specialized->computes_in_parts);
+        CHECK(plan::sm90::forward_of(narrow)->computes_in_parts);
         const KernelConfig wide = candidates_of(text_of(mod), false).front();
-        CHECK(wide.specialized->computes_in_parts == starts_with_it);
+        CHECK(plan::sm90::forward_of(wide)->computes_in_parts == starts_with_it);
         for (const KernelConfig& config : candidates_of(text_of(mod), true))
             CHECK(config.writes_scores_once);
     }
@@ -177,7 +178,8 @@ TEST_CASE("what is added to elements is computed in parts where much is read") {
     for (const std::string& text : {text_of("graph_distance"), text_of("gelu_attention"), mask}) {
         CAPTURE(text);
         for (const KernelConfig& config : candidates_of(text, false))
-            if (config.specialized) CHECK_FALSE(config.specialized->computes_in_parts);
+            if (const auto* forward = plan::sm90::forward_of(config))
+                CHECK_FALSE(forward->computes_in_parts);
         for (const KernelConfig& config : candidates_of(text, true))
             if (config.family != "sm90") CHECK_FALSE(config.writes_scores_once);
     }
@@ -232,7 +234,7 @@ TEST_CASE("tables stay in memory where places in them are long to compute for ea
         REQUIRE(program);
         const auto plan = make_plan(*program);
         REQUIRE(plan);
-        return plan->forward.front().candidates.front().specialized->stages_tables();
+        return plan->forward.front().candidates.front().stages_tables();
     };
     CHECK(has_tables("graph_distance"));
     CHECK(has_tables("graphormer"));

@@ -210,8 +210,8 @@ TEST_CASE("workspaces on a GPU do not wrap within the limits of sizes") {
         using Of = plan::Length::Of;
         const plan::Length padded{Of::queries, 192, 128}, keys{Of::keys, 192, 128};
         const std::vector<plan::WorkspaceRegion> regions = {
-            {plan::Region::delta, 4, {{{1, {{Of::batch}, {Of::heads}, {Of::queries}}}}}},
-            {plan::Region::distance_values,
+            {{"delta"}, 4, {{{1, {{Of::batch}, {Of::heads}, {Of::queries}}}}}},
+            {{"distance_values"},
              40,
              {{{4000, {{Of::batch}, {Of::heads}, padded}},
                {4000, {{Of::batch}, {Of::heads}, keys}}}}}};

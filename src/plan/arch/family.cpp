@@ -2,13 +2,19 @@
 
 #include <array>
 
-#include "plan/arch/sm80/sm80.h"
-#include "plan/arch/sm90/sm90.h"
-
 namespace flexc::plan {
 
+#define FLEXC_FAMILY(name)                                                                         \
+    namespace name {                                                                               \
+    const Family& family();                                                                        \
+    }
+#include "plan/arch/families.def"
+
 std::span<const Family* const> families() {
-    static const std::array kFamilies = {&sm90::family(), &sm80::family()};
+    static const std::array kFamilies = {
+#define FLEXC_FAMILY(name) &name::family(),
+#include "plan/arch/families.def"
+    };
     return kFamilies;
 }
 
@@ -17,6 +23,8 @@ const Family& family_of(const KernelConfig& config) {
         if (family->name == config.family) return *family;
     return *families().back();
 }
+
+bool is_generic(const KernelConfig& config) { return &family_of(config) == families().back(); }
 
 int shared_memory_limit(int arch) {
     // For each block, the driver reserves one KiB of a multiprocessor's shared memory.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -18,6 +19,9 @@ struct Family {
     std::string_view name;   // "sm90"
     std::string_view called; // "Hopper"
     bool (*runs_on)(int arch);
+    // Its kernels use instructions that other architectures lack, for which code is compiled only
+    // by names of architectures that end in "a".
+    bool has_own_instructions = false;
     // Returns advice to print for a user who compiles for this target; empty if there is none.
     std::string_view (*warning)(const Target& target);
     // Returns why this family's kernels cannot compute the request; empty if they can. Called for
@@ -32,12 +36,16 @@ struct Family {
     std::vector<ForwardSchedule> (*schedules)(const KernelRequest& request);
     // Builds the pass that has `main`, one of the candidates, as its main kernel.
     PassPlan (*forward)(const Program& program, const KernelConfig& main);
+    // null: the family has a forward alone.
     PassPlan (*backward)(const Program& program, const KernelConfig& main);
+    // Describes for people, in indented lines, what KernelConfig::of_family holds; null: nothing.
+    std::string (*describe)(const KernelConfig& config);
 };
 
-// Most specialized first. The last one can compute every request within the language's limits.
+// In the order of families.def.
 std::span<const Family* const> families();
 const Family& family_of(const KernelConfig& config);
+bool is_generic(const KernelConfig& config); // of the last family, or of none
 
 // Dynamic shared memory that one block may have, in bytes.
 int shared_memory_limit(int arch);

@@ -7,10 +7,12 @@
 
 #include "common/expanded.h"
 #include "cuda/emit_dense_bias.h"
+#include "cuda/emit_score_parts.h"
 #include "cuda/emit_shifted_reads.h"
 #include "cuda/emit_staged_tables.h"
 #include "cuda/names.h"
 #include "cuda/policy.h"
+#include "plan/arch/sm90/sm90.h"
 #include "sm90/score_form.h"
 #include "support/text.h"
 
@@ -49,26 +51,17 @@ std::string as_float(const Layout& layout, NodeId id, const std::string& text) {
     }
     return text;
 }
-std::string from_float(const Layout& layout, NodeId id, const std::string& text) {
-    switch (layout.type(id)) {
-    case CType::boolean: return "(" + text + " != 0)";
-    case CType::narrow: return "__float_as_int(" + text + ")";
-    case CType::wide:
-    case CType::real: break;
-    }
-    return text;
-}
 
 // Returns the sizes without those that this decomposition of the program does not need.
-::sm90::ForwardSizes sizes_of(const plan::WarpSpecializedForward& forward,
-                              const passes::ScoreParts& parts) {
+::sm90::ForwardSizes sizes_of(const plan::sm90::Forward& forward, const passes::ScoreParts& parts) {
     ::sm90::ForwardSizes sizes = forward.sizes;
     if (parts.bias_read == kNoNode) sizes.bias_bytes = 0;
     if (parts.quotient_addend == kNoNode) sizes.index_2d_rows = 0;
     return sizes;
 }
+
 ::sm90::ScoreForm form_of(const passes::Mod& mod, const passes::ScoreParts& parts,
-                          const plan::WarpSpecializedForward& forward) {
+                          const plan::sm90::Forward& forward) {
     const bool multiplies_key_addend = forward.sizes.multiplies_key_addend;
     const auto has = [](NodeId part) { return part != kNoNode; };
     const bool adds_keys_alone =
@@ -156,8 +149,8 @@ std::string emit_form(const ::sm90::ScoreForm& form) {
     return constant.text() + "constexpr sm90::ScoreForm kScoreForm = score_form();\n";
 }
 
-std::string emit_schedule(const plan::WarpSpecializedForward& forward) {
-    const plan::ForwardSchedule& schedule = forward.schedule;
+std::string emit_schedule(const plan::ForwardSchedule& schedule,
+                          const plan::sm90::Forward& forward) {
     Policy policy("ForwardSchedule");
     policy.constant("kOverlaps", schedule.overlaps, true);
     if (schedule.ping_pong != plan::PingPong::none)
@@ -191,7 +184,7 @@ Body values_of(const Layout& layout, const passes::ScoreParts& parts,
 }
 
 std::string emit_vectors(const Layout& layout, const passes::ScoreParts& parts,
-                         const plan::WarpSpecializedForward& forward) {
+                         const plan::sm90::Forward& forward) {
     const passes::TabulatedValues& tabulated = forward.tabulated;
     if (!tabulated.any()) return "";
     constexpr int kDistanceCopies = 2;
@@ -231,37 +224,13 @@ std::string emit_kinds(const Layout& layout, const passes::KeyKinds& kinds) {
 
 } // namespace
 
-void provide_expanded(Body& body, const Layout& layout, const passes::ScoreParts& parts) {
-    const auto provide = [&](const std::vector<NodeId>& values, std::string_view from) {
-        for (std::size_t i = 0; i < values.size(); ++i)
-            body.provide(values[i], from_float(layout, values[i], formatted("at.{}[{}]", from, i)));
-    };
-    provide(parts.key_values, "key_values");
-    provide(parts.distance_values, "distance_values");
-    for (std::size_t i = 0; const passes::ShiftedRead& shifted : parts.shifted)
-        body.provide(shifted.read, formatted("at.shifted[{}]", i++));
-}
-
-std::vector<NodeId> logit_roots(const passes::ScoreParts& parts) {
-    std::vector<NodeId> roots = parts.key_values;
-    roots.insert(roots.end(), parts.distance_values.begin(), parts.distance_values.end());
-    for (const NodeId id : {parts.bias_read, parts.multiplier, parts.row_addend, parts.slope,
-                            parts.quotient_addend, parts.remainder_addend, parts.element_addend,
-                            parts.cap, parts.kinds.kind, parts.kinds.addend_of_kind})
-        if (id != kNoNode) roots.push_back(id);
-    const std::vector<NodeId> of_tables = staged_roots(parts.staged);
-    roots.insert(roots.end(), of_tables.begin(), of_tables.end());
-    const std::vector<NodeId> of_shifts = shifted_roots(parts.shifted);
-    roots.insert(roots.end(), of_shifts.begin(), of_shifts.end());
-    return roots;
-}
-
 std::string emit_logit_constants(const plan::KernelConfig& config, const passes::Mod& mod,
                                  const passes::ScoreParts& parts) {
-    const plan::WarpSpecializedForward& forward = *config.specialized;
-    std::string text =
-        emit_sizes(sizes_of(forward, parts)) + emit_form(form_of(mod, parts, forward)) +
-        formatted("constexpr int kKeyStep = {};\n", forward.key_step) + emit_schedule(forward);
+    const plan::sm90::Forward& forward = *plan::sm90::forward_of(config);
+    std::string text = emit_sizes(sizes_of(forward, parts)) +
+                       emit_form(form_of(mod, parts, forward)) +
+                       formatted("constexpr int kKeyStep = {};\n", forward.key_step) +
+                       emit_schedule(*config.schedule, forward);
     // A macro, because it decides whether the template has another entry point.
     if (forward.tabulated.any()) text += "#define FLEXC_EXPANDS\n";
     return text;
@@ -269,14 +238,15 @@ std::string emit_logit_constants(const plan::KernelConfig& config, const passes:
 
 std::string emit_logit_functions(const Layout& layout, const plan::KernelConfig& config,
                                  const passes::ScoreParts& parts, int mask_instructions) {
-    const std::vector<int>& table_words = config.specialized->table_words;
-    const bool aligns = config.specialized->aligns_tables;
+    const plan::sm90::Forward& forward = *plan::sm90::forward_of(config);
+    const std::vector<int>& table_words = forward.table_words;
+    const bool aligns = config.decomposition == plan::Decomposition::with_aligned_tables;
     std::vector<passes::AlignedTable> aligned;
     passes::TableConditions conditions;
     if (aligns) {
-        aligned = passes::aligned_tables(layout.mod(), parts.staged, config.key_tile,
-                                         config.specialized->key_step)
-                      .value_or(std::vector<passes::AlignedTable>{});
+        aligned =
+            passes::aligned_tables(layout.mod(), parts.staged, config.key_tile, forward.key_step)
+                .value_or(std::vector<passes::AlignedTable>{});
         conditions = passes::table_conditions(layout.mod(), parts.staged, parts.element_addend);
     }
     Policy tables("StagedTables");
@@ -347,7 +317,7 @@ std::string emit_logit_functions(const Layout& layout, const plan::KernelConfig&
     text += tables.text();
     text += emit_dense_bias(layout, parts.bias_read);
     text += emit_kinds(layout, parts.kinds);
-    text += emit_vectors(layout, parts, *config.specialized);
+    text += emit_vectors(layout, parts, forward);
     Policy key_index("KeyIndex2d");
     key_index.constant("kWidth", config.key_width);
     return text + key_index.text();

@@ -73,7 +73,7 @@ std::string mma_qk(DType dtype, int head_dim, const plan::KernelConfig& config) 
         multiply(dtype, units_before(step, config.query_tile), units_before(step, config.key_tile),
                  step == 0);
     // Columns of both parts of addends by kinds, or a step for each, which has the same keys.
-    const ::sm90::ForwardSizes& sizes = config.specialized->sizes;
+    const ::sm90::ForwardSizes& sizes = plan::sm90::forward_of(config)->sizes;
     const ::sm90::ForwardLayout layout = ::sm90::forward_layout(sizes);
     for (int step = 0; step < steps_of(2 * sizes.kind_columns); ++step)
         multiply(DType::bf16, layout.kind_queries / kUnitBytes + step * kStepUnits,

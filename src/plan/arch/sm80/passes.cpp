@@ -11,6 +11,9 @@ namespace {
 
 using Of = Length::Of;
 
+constexpr Region kDelta{"delta"}, kDqAccumulator{"dq_accumulator"},
+    kPartialResults{"partial_results"};
+
 Launch launch(std::size_t kernel, const KernelConfig& config, Extent blocks) {
     return {.kernel = kernel,
             .entry = config.entry,
@@ -47,10 +50,10 @@ void add_delta(const Program& program, bool has_sink, PassPlan& pass) {
     pass.steps.push_back(find_references(program, pass.main));
     const KernelConfig& kernel = pass.kernels.front();
     Launch of_delta = launch(0, kernel, query_tiles(program, kernel.query_tile));
-    of_delta.writes = {Region::delta};
+    of_delta.writes = {kDelta};
     if (has_sink) {
-        of_delta.reads.push_back(Region::row_facts);
-        of_delta.writes.push_back(Region::row_facts);
+        of_delta.reads.push_back(regions::row_facts);
+        of_delta.writes.push_back(regions::row_facts);
     }
     pass.steps.push_back(std::move(of_delta));
 }
@@ -73,26 +76,26 @@ PassPlan backward(const Program& program, const KernelConfig& main) {
     if (!main.is_short) pass.kernels.push_back(is_fused ? convert_kernel() : query_kernel(of_dq));
     if (has_sink) pass.kernels[0].reason += kBesideSink;
     if (has_delta)
-        pass.workspace.push_back({.region = Region::delta,
+        pass.workspace.push_back({.region = kDelta,
                                   .elements = query_rows(program, 1),
                                   .argument = argument(&::sm80::KernelArguments::delta)});
     if (is_fused)
-        pass.workspace.push_back({.region = Region::dq_accumulator,
+        pass.workspace.push_back({.region = kDqAccumulator,
                                   .elements = query_rows(program, head_dim),
                                   .argument = argument(&::sm80::KernelArguments::dq_accumulator)});
     add_row_facts(program, pass);
     add_exact_sums(program, pass);
 
     pass.steps.push_back(FillGradients{});
-    if (is_fused) pass.steps.push_back(Fill{Region::dq_accumulator});
+    if (is_fused) pass.steps.push_back(Fill{kDqAccumulator});
     add_fill_of_exact_sums(pass);
     if (has_delta) add_delta(program, has_sink, pass);
     const bool by_heads = is_split && pass.heads_at_once != passes::HeadsAtOnce::all;
     Launch of_keys =
         launch(pass.main, main,
                by_heads ? key_tiles_of_each(main.key_tile) : key_tiles(program, main.key_tile));
-    if (has_delta) of_keys.reads = {Region::delta, Region::row_facts};
-    if (is_fused) of_keys.writes = {Region::dq_accumulator};
+    if (has_delta) of_keys.reads = {kDelta, regions::row_facts};
+    if (is_fused) of_keys.writes = {kDqAccumulator};
     of_keys.by_heads = is_split;
     if (main.is_short) make_persistent(main, of_keys);
     pass.heads_have_own_keys = main.is_short && program.request(main.kind).sums_batches;
@@ -100,8 +103,8 @@ PassPlan backward(const Program& program, const KernelConfig& main) {
     if (!main.is_short) {
         Launch of_queries =
             launch(2, pass.kernels[2], query_tiles(program, pass.kernels[2].query_tile));
-        of_queries.reads = is_fused ? std::vector{Region::dq_accumulator}
-                                    : std::vector{Region::delta, Region::row_facts};
+        of_queries.reads =
+            is_fused ? std::vector{kDqAccumulator} : std::vector{kDelta, regions::row_facts};
         pass.steps.push_back(std::move(of_queries));
     }
     add_rounding(program, pass);
@@ -124,7 +127,7 @@ void add_few_queries(const Program& program, PassPlan& pass) {
         others.push_back({Of::batch});
         return {{{kOwnPartBlocks * of_each, others}, {of_each, of_requests}}};
     };
-    pass.workspace.push_back({.region = Region::partial_results,
+    pass.workspace.push_back({.region = kPartialResults,
                               .elements = parts(columns, {{Of::few_rows}}),
                               .argument = argument(&::sm80::KernelArguments::partial_results)});
     const std::size_t kernel = pass.kernels.size() - 1;
@@ -139,7 +142,7 @@ void add_few_queries(const Program& program, PassPlan& pass) {
             {{::sm80::few_bytes(sizes, 0)}, {of_tile, {tiles_of(Of::few_rows, sizes.query_tile)}}}};
     few.starts_early =
         request.arch >= 90 && pass.kernels[kernel].has_block_mask; // before the block mask is built
-    few.writes = {Region::partial_results};
+    few.writes = {kPartialResults};
     Launch merge =
         launch(kernel, pass.kernels[kernel],
                {{{1, {{Of::batch}, {Of::kv_heads}, tiles_of(Of::few_rows, ::sm80::kMergingWarps)}},
@@ -150,7 +153,7 @@ void add_few_queries(const Program& program, PassPlan& pass) {
     merge.threads_y = ::sm80::kMergingWarps;
     merge.shared_bytes = ::sm80::merging_bytes(program.options().head_dim_v);
     merge.starts_early = request.arch >= 90;
-    merge.reads = {Region::partial_results};
+    merge.reads = {kPartialResults};
     pass.steps.insert(pass.steps.begin(), {std::move(few), std::move(merge)});
 }
 
@@ -171,6 +174,7 @@ const Family& family() {
         .name = kName,
         .called = "the generic",
         .runs_on = [](int arch) { return arch >= 80; },
+        .has_own_instructions = false,
         .warning = [](const Target&) -> std::string_view { return ""; },
         .why_not = [](const KernelRequest&) -> std::string_view { return ""; },
         .candidates =
@@ -181,7 +185,8 @@ const Family& family() {
             },
         .schedules = nullptr,
         .forward = forward,
-        .backward = backward};
+        .backward = backward,
+        .describe = nullptr};
     return kFamily;
 }
 

@@ -259,6 +259,7 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
     config.kind = KernelKind::backward_fused;
     config.family = kName;
     config.is_warp_specialized = true;
+    config.has_mask_parts = true;
     const BackwardShape shape = with_query_sums(request, shape_of(request, tile));
     const bool shares = shape.shares_keys();
     config.template_path = shares ? "backward_wide_sm90.cu" : "backward_sm90.cu";

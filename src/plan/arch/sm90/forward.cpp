@@ -401,6 +401,19 @@ int aligned_step(const KernelRequest& request, const ForwardSchedule& shape) {
     return tile == request.aligned_tiles.end() ? 0 : tile->step;
 }
 
+Decomposition decomposition_of(Reads reads) {
+    switch (reads) {
+    case Reads::by_index_2d: return Decomposition::by_index_2d;
+    case Reads::by_kinds: return Decomposition::by_kinds;
+    case Reads::from_aligned_tables: return Decomposition::with_aligned_tables;
+    case Reads::from_tables: return Decomposition::with_tables;
+    case Reads::with_shifts: return Decomposition::with_shifts;
+    case Reads::plain:
+    case Reads::beside_copies: break;
+    }
+    return Decomposition::plain;
+}
+
 KernelConfig configured(const KernelRequest& request, const ForwardSchedule& schedule,
                         Reads reads) {
     KernelConfig config;
@@ -414,14 +427,16 @@ KernelConfig configured(const KernelRequest& request, const ForwardSchedule& sch
     config.stages = kForwardStages;
     const ::sm90::ForwardSizes sizes = sizes_of(request, schedule, reads);
     config.shared_bytes = ::sm90::forward_layout(sizes).bytes;
-    config.specialized = WarpSpecializedForward{
-        .schedule = schedule,
-        .has_registers_for_columns =
-            schedule.consumers == 2 && !is_wide(request) &&
-            accumulators(request, schedule, reads) + schedule.key_tile / 4 <= 192,
-        .sizes = sizes,
-        .tabulated = tabulated_of(request, reads),
-        .key_step = schedule.key_tile};
+    config.schedule = schedule;
+    config.decomposition = decomposition_of(reads);
+    config.copies_keys = sizes.copies_keys;
+    config.has_mask_parts = true;
+    Forward forward{.has_registers_for_columns =
+                        schedule.consumers == 2 && !is_wide(request) &&
+                        accumulators(request, schedule, reads) + schedule.key_tile / 4 <= 192,
+                    .sizes = sizes,
+                    .tabulated = tabulated_of(request, reads),
+                    .key_step = schedule.key_tile};
     // The warps that copy biases can follow ranges of keys, but no block mask.
     config.has_block_mask =
         request.has_block_mask && sizes.bias_bytes == 0 && sizes.shifted_bytes == 0;
@@ -445,26 +460,24 @@ KernelConfig configured(const KernelRequest& request, const ForwardSchedule& sch
     if (sizes.multiplies_key_addend) config.reason += ", addends of keys as columns of products";
     if (sizes.multiplies_slope) config.reason += ", a slope as columns of products";
     if (stages_tables(reads)) {
-        config.specialized->table_words = table_words(request, schedule, reads)->of_tables;
+        forward.table_words = table_words(request, schedule, reads)->of_tables;
         config.reason += ", tables in shared memory";
     }
-    config.specialized->starts_with_tables = starts_with_tables(request, reads);
+    forward.starts_with_tables = starts_with_tables(request, reads);
     if (reads == Reads::from_aligned_tables) {
-        config.specialized->aligns_tables = true;
-        config.specialized->key_step = aligned_step(request, schedule);
+        forward.key_step = aligned_step(request, schedule);
         config.reason += ", which tiles of keys are aligned with";
-        if (config.specialized->key_step != schedule.key_tile)
-            config.reason += ", " + std::to_string(config.specialized->key_step) + " keys apart";
+        if (forward.key_step != schedule.key_tile)
+            config.reason += ", " + std::to_string(forward.key_step) + " keys apart";
     }
-    config.specialized->computes_in_parts = computes_in_parts(request, reads);
+    forward.computes_in_parts = computes_in_parts(request, reads);
     if (starts_at_highest(request, reads)) {
-        config.specialized->starts_at_highest = true;
+        forward.starts_at_highest = true;
         config.reason += ", keys first to which most is added";
     }
     if (reads == Reads::with_shifts) {
-        config.specialized->shifted_reads = static_cast<int>(request.shifts.front().tiles.size());
-        config.reason +=
-            ", shifted reads by tiles: " + std::to_string(config.specialized->shifted_reads);
+        config.shifted_reads = static_cast<int>(request.shifts.front().tiles.size());
+        config.reason += ", shifted reads by tiles: " + std::to_string(config.shifted_reads);
         if (sizes.shifted_end_bytes != 0) config.reason += ", beyond all clamps by lines";
     }
     if (reads == Reads::beside_copies) {
@@ -475,6 +488,7 @@ KernelConfig configured(const KernelRequest& request, const ForwardSchedule& sch
         config.key_width = request.key_index_2d.width;
         config.reason += ", a 2-D key index of " + std::to_string(config.key_width) + " columns";
     }
+    config.of_family = std::move(forward);
     return config;
 }
 
@@ -597,10 +611,9 @@ std::vector<Choice> choices_for(const KernelRequest& request) {
 // can save. Three warpgroups, which have the fewest registers, can save more than 128 bytes.
 void pass_over_step(KernelConfig& config, const KernelConfig& next) {
     constexpr int kSavable = 256;
-    const ForwardSchedule &shape = config.specialized->schedule,
-                          &smaller = next.specialized->schedule;
+    const ForwardSchedule &shape = *config.schedule, &smaller = *next.schedule;
     if (shape.consumers != smaller.consumers || shape.overlaps != smaller.overlaps ||
-        config.specialized->stages_tables() != next.specialized->stages_tables() ||
+        config.stages_tables() != next.stages_tables() ||
         shape.key_tile - smaller.key_tile > kLeastStep)
         return;
     config.saving_forms = 1;

@@ -9,6 +9,7 @@
 #include "passes/grid_gradient.h"
 #include "plan/gradients.h"
 #include "plan/program.h"
+#include "support/text.h"
 
 #include "sm90/arguments.h"
 
@@ -17,6 +18,12 @@ namespace flexc::plan::sm90 {
 namespace {
 
 using Of = Length::Of;
+
+constexpr Region kDqAccumulator{"dq_accumulator"},
+    kDqSemaphores{"dq_semaphores"}, // follows dq_accumulator, by which kernels find it
+    kDistanceSums{"distance_sums"}, kDistanceValues{"distance_values"}, kKeyValues{"key_values"},
+    kStoredTiles{"stored_tiles"}, kBlocksDone{"blocks_done"}, kTilesTaken{"tiles_taken"},
+    kRowBlockStates{"row_block_states"};
 
 constexpr Length kBatch{Of::batch}, kHeads{Of::heads}, kKvHeads{Of::kv_heads};
 // Kernels read and write whole tiles.
@@ -57,7 +64,7 @@ std::string_view why_not(const KernelRequest& request) {
 }
 
 // Adds the workspace regions of values that are tabulated before the forward.
-void add_tabulated(const WarpSpecializedForward& forward, PassPlan& pass) {
+void add_tabulated(const Forward& forward, PassPlan& pass) {
     constexpr int kCopies = 2; // of a vector by distance
     const passes::TabulatedValues& tabulated = forward.tabulated;
     const auto of_heads = [&](Length length, int factor) {
@@ -80,21 +87,21 @@ void add_tabulated(const WarpSpecializedForward& forward, PassPlan& pass) {
     if (tabulated.distances > 0) {
         const int numbers = kCopies * tabulated.distances;
         pass.workspace.push_back(
-            {.region = Region::distance_values,
+            {.region = kDistanceValues,
              .elements = {{of_heads(kKeys, numbers), of_heads(kQueries, numbers)}},
              .argument = argument(&::sm90::KernelArguments::distance_values)});
         tabulate.blocks.terms.push_back(of_heads(blocks_of(kKeys), 1));
         tabulate.blocks.terms.push_back(of_heads(blocks_of(kQueries), 1));
-        tabulate.writes.push_back(Region::distance_values);
+        tabulate.writes.push_back(kDistanceValues);
     }
     if (tabulated.keys > 0) {
         const int floats =
             forward.sizes.key_values + (forward.sizes.multiplies_key_addend ? kOperandFloats : 0);
-        pass.workspace.push_back({.region = Region::key_values,
+        pass.workspace.push_back({.region = kKeyValues,
                                   .elements = {{of_heads(kKeys, floats)}},
                                   .argument = argument(&::sm90::KernelArguments::key_values)});
         tabulate.blocks.terms.push_back(of_heads(blocks_of(kKeys), 1));
-        tabulate.writes.push_back(Region::key_values);
+        tabulate.writes.push_back(kKeyValues);
     }
     pass.steps.push_back(std::move(tabulate));
 }
@@ -102,12 +109,13 @@ void add_tabulated(const WarpSpecializedForward& forward, PassPlan& pass) {
 PassPlan forward(const Program& program, const KernelConfig& main) {
     PassPlan pass;
     pass.kernels = {main};
-    const WarpSpecializedForward& forward = *main.specialized;
+    const Forward& forward = *forward_of(main);
     // The maximum of products is the maximum of scores only if the scale is positive, and what is
     // added to products is divided by the scale.
     const bool divides = forward.sizes.has_addend_step() || forward.sizes.adds_kinds() ||
                          program.request(KernelKind::forward).adds_keys_alone ||
-                         forward.aligns_tables || forward.starts_with_tables;
+                         main.decomposition == Decomposition::with_aligned_tables ||
+                         forward.starts_with_tables;
     pass.least_scale = divides ? 0x1p-20F : std::numeric_limits<float>::denorm_min();
     if (main.key_width != 0) pass.key_offset_step = main.key_width; // a row of the 2-D key index
     pass.small_buffers = small_buffers(program.mod());
@@ -117,8 +125,8 @@ PassPlan forward(const Program& program, const KernelConfig& main) {
     Launch attend = launch(0, main, query_tiles(program, main.query_tile));
     attend.is_persistent = attend.has_queue = true;
     attend.tensor_maps = Launch::Maps::forward;
-    if (forward.tabulated.distances > 0) attend.reads.push_back(Region::distance_values);
-    if (forward.tabulated.keys > 0) attend.reads.push_back(Region::key_values);
+    if (forward.tabulated.distances > 0) attend.reads.push_back(kDistanceValues);
+    if (forward.tabulated.keys > 0) attend.reads.push_back(kKeyValues);
     pass.steps.push_back(std::move(attend));
     if (!program.mod().program.is_dense()) sm80::add_few_queries(program, pass);
     return pass;
@@ -154,86 +162,114 @@ PassPlan backward(const Program& program, const KernelConfig& main) {
         return Extent{
             {{factor, {kBatch, kHeads, kPaddedQueries}}, {factor, {kBatch, kHeads, kPaddedKeys}}}};
     };
-    region(Region::dq_accumulator, &Arguments::dq_accumulator,
-           padded_query_rows(program, head_dim));
+    region(kDqAccumulator, &Arguments::dq_accumulator, padded_query_rows(program, head_dim));
     if (deterministic)
-        pass.workspace.push_back({.region = Region::dq_semaphores,
-                                  .elements = padded_query_rows(program, 1, kRowBlock)});
+        pass.workspace.push_back(
+            {.region = kDqSemaphores, .elements = padded_query_rows(program, 1, kRowBlock)});
     add_row_facts(program, pass);
     if (sums_distances)
-        region(Region::distance_sums, &Arguments::distance_sums,
-               of_distances(1 << main.grid_places),
+        region(kDistanceSums, &Arguments::distance_sums, of_distances(1 << main.grid_places),
                deterministic ? sizeof(exact::Sum) : sizeof(float));
-    if (expanded > 0)
-        region(Region::distance_values, &Arguments::distance_values, of_distances(expanded));
+    if (expanded > 0) region(kDistanceValues, &Arguments::distance_values, of_distances(expanded));
     add_exact_sums(program, pass);
     if (!pass.stored_gradients.buffers.empty()) {
-        region(Region::stored_tiles, &Arguments::stored_tiles,
+        region(kStoredTiles, &Arguments::stored_tiles,
                {{{2, {kBatch, kKvHeads, {Of::keys, 0, kPaddedRows, kPaddedRows}}}}}, sizeof(int));
         pass.workspace.back().of_stored_gradients = true;
     }
     std::vector<Region> counters; // of blocks; the delta kernel clears them
     if (main.reports_additions) {
-        region(Region::blocks_done, &Arguments::blocks_done, {{{1, {kBatch, kKvHeads}}}},
-               sizeof(int));
+        region(kBlocksDone, &Arguments::blocks_done, {{{1, {kBatch, kKvHeads}}}}, sizeof(int));
         // Requests of ragged keys have different numbers of blocks.
         if (mod.program.is_dense())
             pass.length_arguments.push_back({argument(&Arguments::blocks_of_head),
                                              {{{1, {tiles_of(Of::keys, main.key_tile)}}}}});
-        counters.push_back(Region::blocks_done);
+        counters.push_back(kBlocksDone);
     }
     if (main.is_persistent) {
-        region(Region::tiles_taken, &Arguments::tiles_taken, {{{1, {}}}}, sizeof(int));
-        counters.push_back(Region::tiles_taken);
+        region(kTilesTaken, &Arguments::tiles_taken, {{{1, {}}}}, sizeof(int));
+        counters.push_back(kTilesTaken);
     }
     if (main.stores_dq_first) {
-        region(Region::row_block_states, &Arguments::row_block_states,
+        region(kRowBlockStates, &Arguments::row_block_states,
                padded_query_rows(program, 1, kRowBlock), sizeof(int));
-        counters.push_back(Region::row_block_states);
+        counters.push_back(kRowBlockStates);
     }
 
     pass.steps.push_back(FillGradients{});
-    if (sums_distances) pass.steps.push_back(Fill{Region::distance_sums});
-    if (deterministic) pass.steps.push_back(Fill{Region::dq_semaphores});
-    if (!pass.stored_gradients.buffers.empty()) pass.steps.push_back(Fill{Region::stored_tiles});
+    if (sums_distances) pass.steps.push_back(Fill{kDistanceSums});
+    if (deterministic) pass.steps.push_back(Fill{kDqSemaphores});
+    if (!pass.stored_gradients.buffers.empty()) pass.steps.push_back(Fill{kStoredTiles});
     add_fill_of_exact_sums(pass);
     if (expanded > 0) {
         Launch expand = launch(pass.kernels.size(), expand_kernel(), distance_blocks(kPaddedRows));
-        expand.writes = {Region::distance_values};
+        expand.writes = {kDistanceValues};
         pass.steps.push_back(std::move(expand));
         pass.kernels.push_back(expand_kernel());
     }
     pass.steps.push_back(find_references(program, pass.main));
     Launch delta = launch(0, pass.kernels[0], query_tiles(program, kPaddedRows));
     delta.starts_early = true;
-    delta.writes = {Region::row_facts, Region::dq_accumulator};
-    if (has_sink) delta.reads = {Region::row_facts};
+    delta.writes = {regions::row_facts, kDqAccumulator};
+    if (has_sink) delta.reads = {regions::row_facts};
     delta.writes.insert(delta.writes.end(), counters.begin(), counters.end());
     pass.steps.push_back(std::move(delta));
     Launch fused = launch(1, main, key_tiles(program, main.key_tile));
     fused.tensor_maps = Launch::Maps::backward;
     fused.starts_early = true;
     fused.is_persistent = main.is_persistent;
-    fused.reads = {Region::row_facts};
-    fused.writes = {Region::dq_accumulator};
+    fused.reads = {regions::row_facts};
+    fused.writes = {kDqAccumulator};
     fused.writes.insert(fused.writes.end(), counters.begin(), counters.end());
-    if (expanded > 0) fused.reads.push_back(Region::distance_values);
-    if (sums_distances) fused.writes.push_back(Region::distance_sums);
+    if (expanded > 0) fused.reads.push_back(kDistanceValues);
+    if (sums_distances) fused.writes.push_back(kDistanceSums);
     pass.steps.push_back(std::move(fused));
     Launch convert = launch(2, pass.kernels[2], query_tiles(program, kRowBlock));
     convert.starts_early = true;
-    convert.reads = {Region::dq_accumulator};
-    if (main.reports_additions) convert.reads.push_back(Region::blocks_done);
+    convert.reads = {kDqAccumulator};
+    if (main.reports_additions) convert.reads.push_back(kBlocksDone);
     pass.steps.push_back(std::move(convert));
     if (sums_distances) {
         Launch fold = launch(pass.kernels.size(), fold_kernel(main.grid_places),
                              distance_blocks(kPaddedRows));
-        fold.reads = {Region::distance_sums};
+        fold.reads = {kDistanceSums};
         pass.steps.push_back(std::move(fold));
         pass.kernels.push_back(fold_kernel(main.grid_places));
     }
     add_rounding(program, pass);
     return pass;
+}
+
+// Describes the values that are tabulated for keys or distances, and which heads share them.
+std::string tabulated_of(const passes::TabulatedValues& tabulated) {
+    std::string vectors;
+    const auto add = [&](int count, std::string_view each) {
+        if (count == 0) return;
+        vectors += formatted("{}{} for each {}", vectors.empty() ? "" : ", ", count, each);
+    };
+    add(tabulated.keys, "key");
+    add(tabulated.distances, "distance q_idx - kv_idx");
+    return formatted("    tabulated before it, for {}, numbers of the score mod: {}\n",
+                     text_of_heads(tabulated.by_batch, tabulated.by_head), vectors);
+}
+
+// Describes the slices of tables that are kept on chip.
+std::string tables_of(const Forward& forward) {
+    std::string words;
+    for (const int of_table : forward.table_words)
+        words += (words.empty() ? "" : ", ") + std::to_string(of_table);
+    return formatted("    in shared memory, {} of a head's slice of each table, up to so many "
+                     "entries: {}\n",
+                     forward.sizes.table_stages == 1 ? "one copy" : "two copies", words);
+}
+
+std::string describe(const KernelConfig& config) {
+    const Forward* forward = forward_of(config);
+    if (forward == nullptr) return "";
+    std::string text;
+    if (forward->tabulated.any()) text += tabulated_of(forward->tabulated);
+    if (config.stages_tables()) text += tables_of(*forward);
+    return text;
 }
 
 } // namespace
@@ -243,6 +279,7 @@ const Family& family() {
         .name = kName,
         .called = "Hopper",
         .runs_on = [](int arch) { return arch == 90; },
+        .has_own_instructions = true, // wgmma and setmaxnreg
         .warning = [](const Target& target) -> std::string_view {
             return target.arch == "sm_90"
                        ? "sm_90 is Hopper without wgmma, so that its kernels are the generic ones; "
@@ -257,7 +294,8 @@ const Family& family() {
             },
         .schedules = forward_schedules,
         .forward = forward,
-        .backward = backward};
+        .backward = backward,
+        .describe = describe};
     return kFamily;
 }
 
