@@ -52,13 +52,13 @@ constexpr auto kStatements = std::to_array<Refusal>({
 constexpr std::array<std::string_view, 8> kModules = {"np", "numpy", "jnp", "jax",
                                                       "F",  "nn",    "tl",  "cmath"};
 
-// Methods of tensors that are functions here. Not min and max, which reduce a tensor.
-constexpr std::array<std::string_view, 34> kMethods = {
-    "abs",     "sign",    "floor", "ceil",    "round",       "trunc",      "exp",
-    "exp2",    "expm1",   "log",   "log2",    "log1p",       "sqrt",       "rsqrt",
-    "pow",     "sin",     "cos",   "tan",     "tanh",        "erf",        "clamp",
-    "sigmoid", "minimum", "relu",  "maximum", "logical_and", "logical_or", "isnan",
-    "isinf",   "bool",    "int",   "float",   "fma",         "logical_not"};
+// Methods of tensors that are no functions of the same name and arguments here: method_hint() says
+// what to write. Any other is a call of the function.
+constexpr auto kNoFunctions = std::to_array<std::string_view>(
+    {"to",    "type",  "astype",     "double", "half",  "bfloat16",    "long",
+     "short", "item",  "clone",      "detach", "size",  "contiguous",  "shape",
+     "numel", "where", "sum",        "mean",   "min",   "masked_fill", "max",
+     "clip"});
 
 bool contains(std::string_view text, std::string_view part) { return text.find(part) != text.npos; }
 
@@ -85,6 +85,11 @@ std::string method_hint(const std::string& object, std::string_view method,
         if (comma != arguments.npos)
             return "write where(" + std::string(arguments.substr(0, comma)) + "," +
                    std::string(arguments.substr(comma + 1)) + ", " + object + ")";
+    }
+    if (method == "where" && !arguments.empty()) {
+        const std::size_t comma = arguments.find(',');
+        return "write where(" + std::string(arguments.substr(0, comma)) + ", " + object +
+               (comma == arguments.npos ? "" : std::string(arguments.substr(comma))) + ")";
     }
     if (method == "sum" || method == "mean")
         return "write sum(i in 0..R: ...) with the term for one i in it, where R is the name of "
@@ -126,8 +131,7 @@ bool Parser::at_method(ExprId base) const {
     const bool is_module = object.kind == ExprKind::name &&
                            (object.name == "self" || std::ranges::count(kModules, object.name) > 0);
     return !is_module && at(TokenKind::identifier, 1) && at(TokenKind::left_paren, 2) &&
-           std::find(kMethods.begin(), kMethods.end(), source_.slice(token(1).span)) !=
-               kMethods.end();
+           std::ranges::count(kNoFunctions, source_.slice(token(1).span)) == 0;
 }
 
 void Parser::refuse_attribute(ExprId base) {

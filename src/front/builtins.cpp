@@ -22,9 +22,12 @@ NodeId real_of(Builder& build, const Operand& operand) {
     return build.to_real(operand.node, operand.span);
 }
 
-// A function of one f32 that returns f32.
+// A function of f32 that returns f32.
 template <Op op> NodeId real_function(Builder& build, Arguments arguments, dsl::Span span) {
-    return build.apply(op, {real_of(build, arguments[0])}, span);
+    std::vector<NodeId> reals;
+    for (const Operand& operand : arguments)
+        reals.push_back(real_of(build, operand));
+    return build.apply(op, std::move(reals), span);
 }
 
 // The integer operator if the operand is an integer, else the real one.
@@ -102,13 +105,6 @@ NodeId power(Builder& build, Arguments arguments, dsl::Span span) {
     return lower_power(build, arguments[0], arguments[1], span);
 }
 
-NodeId fused_multiply_add(Builder& build, Arguments arguments, dsl::Span span) {
-    return build.apply(
-        Op::fma,
-        {real_of(build, arguments[0]), real_of(build, arguments[1]), real_of(build, arguments[2])},
-        span);
-}
-
 NodeId silu(Builder& build, Arguments arguments, dsl::Span span) {
     const NodeId x = real_of(build, arguments[0]);
     return build.apply(Op::fmul, {x, build.apply(Op::sigmoid, {x}, span)}, span);
@@ -156,7 +152,7 @@ template <Operator op> NodeId logical(Builder& build, Arguments arguments, dsl::
         return lower_binary(build, op, arguments[0], arguments[1], span);
 }
 
-// All builtins other than operators that take one f32 and return one.
+// All builtins other than operators that take f32 alone and return one.
 constexpr auto kBuiltins = std::to_array<Builtin>({
     {"where", "condition x y", 3, 3, where},
     {"min", "x y", 2, kAnyNumber, extreme<Op::imin, Op::fmin>},
@@ -174,7 +170,7 @@ constexpr auto kBuiltins = std::to_array<Builtin>({
     {"int", "x", 1, 1, to_int},
     {"bool", "x", 1, 1, to_bool},
     {"pow", "x exponent", 2, 2, power},
-    {"fma", "x y z", 3, 3, fused_multiply_add},
+    {"fma", "x y z", 3, 3, real_function<Op::fma>},
     {"relu", "x", 1, 1, relu},
     {"silu", "x", 1, 1, silu},
     {"gelu", "x", 1, 1, gelu},
@@ -185,16 +181,25 @@ constexpr auto kBuiltins = std::to_array<Builtin>({
     {"logical_not", "x", 1, 1, logical<Operator::logical_not>},
 });
 
-// An operator of one f32 is written by its name. Where that starts with f, the same function is one
-// of integers too, and is among the others.
+// An operator of f32 alone is written by its name. Where that starts with f, it has a sign or is a
+// function of integers too, and is among the others if it is a function; so is pow.
 constexpr bool is_function(std::string_view name, std::string_view signature) {
-    return signature == "f>f" && !name.starts_with('f');
+    const std::string_view operands = signature.substr(0, signature.find('>'));
+    return signature.ends_with(">f") && operands.find_first_not_of('f') == operands.npos &&
+           !name.starts_with('f') &&
+           std::ranges::find(kBuiltins, name, &Builtin::name) == kBuiltins.end();
 }
 
 std::vector<Builtin> all_builtins() {
     std::vector<Builtin> all(kBuiltins.begin(), kBuiltins.end());
+    const auto add = [&](std::string_view name, std::string_view signature, auto lower) {
+        const std::size_t arity = signature.find('>');
+        const std::string_view parameters = std::string_view("x y z").substr(0, 2 * arity - 1);
+        if (is_function(name, signature))
+            all.push_back({name, parameters, arity, arity, lower});
+    };
 #define FLEXC_OP(name, signature, derivative, reference, cuda, llvm)                               \
-    if (is_function(#name, signature)) all.push_back({#name, "x", 1, 1, real_function<Op::name>});
+    add(#name, signature, real_function<Op::name>);
 #include "ir/ops.def"
     return all;
 }

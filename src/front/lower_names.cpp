@@ -137,9 +137,13 @@ void Lowering::unknown_function(const Expr& expr) {
     if (report_.full()) return report_.error(expr.span, "unknown function '" + expr.name + "'");
     std::string hint(builtin_advice(expr.name));
     if (hint.empty()) {
-        const std::string nearest = nearest_name(expr.name, visible_functions());
-        hint = nearest.empty() ? "define it: fn " + expr.name + "(...) = ..."
-                               : "did you mean '" + nearest + "'?";
+        const std::vector<std::string> names = visible_functions();
+        const std::string nearest = nearest_name(expr.name, names);
+        if (std::ranges::count(names, expr.name) > 0) // torch. and methods name the built-in ones
+            hint = "write " + expr.name + "(...)";
+        else
+            hint = nearest.empty() ? "define it: fn " + expr.name + "(...) = ..."
+                                   : "did you mean '" + nearest + "'?";
     }
     report_.error(expr.span, "unknown function '" + expr.name + "'", hint);
 }

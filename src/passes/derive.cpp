@@ -33,32 +33,21 @@ struct Expr {
     friend Expr operator-(Expr x) { return x.make(Op::fneg, {x.id}); }
 };
 
-// The functions that the `derivative` column of ops.def uses, and the column itself.
+// What the `derivative` column of ops.def is written in, and the column itself.
 struct Rules {
     Builder& build;
     Expr zero{&build, build.real(0)};
     Expr one{&build, build.real(1)};
 
     Expr real(double value) { return {&build, build.real(value)}; }
-    Expr unary(Op op, Expr x) { return x.make(op, {x.id}); }
-    Expr binary(Op op, Expr x, Expr y) { return x.make(op, {x.id, y.id}); }
 
-    Expr exp(Expr x) { return unary(Op::exp, x); }
-    Expr log(Expr x) { return unary(Op::log, x); }
-    Expr sin(Expr x) { return unary(Op::sin, x); }
-    Expr cos(Expr x) { return unary(Op::cos, x); }
-    Expr sigmoid(Expr x) { return unary(Op::sigmoid, x); }
-    Expr floor(Expr x) { return unary(Op::ffloor, x); }
-    Expr fsign(Expr x) { return unary(Op::fsign, x); }
-    Expr pow(Expr x, Expr y) { return binary(Op::pow, x, y); }
-    Expr flt(Expr x, Expr y) { return binary(Op::flt, x, y); }
-    Expr fle(Expr x, Expr y) { return binary(Op::fle, x, y); }
-    Expr feq(Expr x, Expr y) { return binary(Op::feq, x, y); }
-    Expr band(Expr x, Expr y) { return binary(Op::band, x, y); }
-    Expr bor(Expr x, Expr y) { return binary(Op::bor, x, y); }
-    Expr fselect(Expr condition, Expr yes, Expr no) {
-        return condition.make(Op::fselect, {condition.id, yes.id, no.id});
+// Every operator of ops.def is a function here.
+#define FLEXC_OP(name, signature, derivative, reference, cuda, llvm)                               \
+    template <typename... More> Expr name(Expr first, More... more) {                              \
+        return first.make(Op::name, {first.id, more.id...});                                       \
     }
+#include "ir/ops.def"
+
     // The derivative of min(x, y) with respect to x: 1, 0, or 0.5 for a tie; 1 if either is NaN.
     Expr tie(Expr x, Expr y) {
         return fselect(feq(x, y), real(0.5), fselect(flt(y, x), zero, one));

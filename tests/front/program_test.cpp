@@ -259,6 +259,10 @@ TEST_CASE("methods are PyTorch's functions") {
           score_of("pow(clamp(score + 1, min=0), 2)"));
     CHECK(score_of("fn tanh(x) = x\nscore_mod = score.tanh()") == "tanh(score)");
     CHECK(first_message("score.max(3)") == "methods are not supported");
+    CHECK(first_message("score.where(h < 1, 0)") == "methods are not supported");
+    CHECK(first_message("score.tangent()") == "unknown function 'tangent'");
+    CHECK(first_message("fn half_of(x) = x / 2\nscore_mod = score.half_of()") ==
+          "unknown function 'half_of'");
 }
 
 TEST_CASE("functions as values end: programs that double at each name are refused") {
