@@ -41,10 +41,9 @@ passes::TileSums tile_sums(const plan::KernelConfig& config) {
 
 bool is_of_d_scores(const passes::Mod& mod, const plan::KernelConfig& config,
                     const passes::ReadGradient& gradient) {
-    using enum passes::GradientSum;
     const passes::GradientSum sum = passes::gradient_sum(mod, gradient, tile_sums(config));
-    return sum == distance || sum == quotient || sum == remainder || sum == table ||
-           sum == shifted || (sum == dense_bias && passes::are_biases_of_scores(mod));
+    return passes::is_of_d_scores(sum) ||
+           (sum == passes::GradientSum::dense_bias && passes::are_biases_of_scores(mod));
 }
 
 std::string emit_score_derivative(const passes::Mod& mod, const plan::KernelConfig& config,

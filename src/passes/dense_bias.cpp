@@ -102,20 +102,9 @@ bool are_biases_of_scores(const Mod& mod) {
         return mod.dependence[id].has(analysis::Dependence::score);
     };
     return std::ranges::all_of(mod.gradients, [&](const ReadGradient& gradient) {
-        switch (gradient_sum(mod, gradient)) {
-        case GradientSum::dense_bias: return is_gradient_of_score(mod, gradient);
-        case GradientSum::distance:
-        case GradientSum::quotient:
-        case GradientSum::remainder:
-        case GradientSum::table:
-        case GradientSum::shifted:
-        case GradientSum::row: return true;
-        case GradientSum::head:
-        case GradientSum::batch:
-        case GradientSum::query:
-        case GradientSum::key:
-        case GradientSum::element: break;
-        }
+        const GradientSum sum = gradient_sum(mod, gradient);
+        if (sum == GradientSum::dense_bias) return is_gradient_of_score(mod, gradient);
+        if (sum == GradientSum::row || is_of_d_scores(sum)) return true;
         return !uses_score(mod.d_score) && !uses_score(gradient.partial);
     });
 }

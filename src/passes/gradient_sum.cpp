@@ -112,6 +112,24 @@ GradientSum gradient_sum(const Mod& mod, const ReadGradient& gradient, TileSums 
     return sum;
 }
 
+bool is_of_d_scores(GradientSum sum) {
+    switch (sum) {
+    case GradientSum::distance:
+    case GradientSum::quotient:
+    case GradientSum::remainder:
+    case GradientSum::table:
+    case GradientSum::shifted: return true;
+    case GradientSum::head:
+    case GradientSum::batch:
+    case GradientSum::query:
+    case GradientSum::key:
+    case GradientSum::dense_bias:
+    case GradientSum::row:
+    case GradientSum::element: break;
+    }
+    return false;
+}
+
 int count_sums_by(const Mod& mod, GradientSum sum, TileSums tile) {
     return static_cast<int>(std::ranges::count_if(mod.gradients, [&](const ReadGradient& gradient) {
         return gradient_sum(mod, gradient, tile) == sum;

@@ -42,6 +42,8 @@ struct TileSums {
 GradientSum gradient_sum(const Mod& mod, const ReadGradient& gradient, TileSums tile = {});
 // Whether d score_mod / d read and d score_mod / d score are the same everywhere.
 bool is_gradient_of_score(const Mod& mod, const ReadGradient& gradient);
+// Whether it adds up gradients of scores themselves, multiplied by a function of the place at most.
+bool is_of_d_scores(GradientSum sum);
 int count_sums_by(const Mod& mod, GradientSum sum, TileSums tile = {}); // of gradients
 bool sums_by(const Mod& mod, GradientSum sum, TileSums tile = {});      // any gradient
 // Whether tiles may sum gradients of tables (or of shifted reads): the warps that do so have no

@@ -1,5 +1,9 @@
 #include <array>
+#include <filesystem>
+#include <fstream>
 #include <random>
+#include <regex>
+#include <sstream>
 
 #include <doctest/doctest.h>
 
@@ -326,6 +330,30 @@ TEST_CASE("values by distance are the largest that cost more than reading them")
     CHECK(count("score + p[h] * (q_idx - kv_idx)") == 0);
     CHECK(count("score + t[q_idx] + t[kv_idx] + t[q_idx + kv_idx]") == 0);
     CHECK(count("score") == 0);
+}
+
+TEST_CASE("templates have every class of sum") {
+    const auto text_of = [](const std::filesystem::path& file) {
+        std::stringstream text;
+        text << std::ifstream(file).rdbuf();
+        return text.str();
+    };
+    const std::filesystem::path templates = FLEXC_SOURCE_DIR "/templates";
+    const std::string policy = text_of(templates / "policies/read_gradients.cuh");
+    const std::size_t first = policy.find("enum class Sum");
+    const std::string names = policy.substr(first, policy.find('}', first) - first);
+    std::string sums;
+    for (const auto& entry : std::filesystem::directory_iterator(templates / "sm90/gradients"))
+        sums += text_of(entry.path());
+    for (int i = 0; i <= static_cast<int>(GradientSum::element); ++i) {
+        const auto sum = static_cast<GradientSum>(i);
+        if (sum == GradientSum::batch) continue; // of generic kernels alone
+        const std::string name(passes::name(sum));
+        CHECK_MESSAGE(std::regex_search(names, std::regex("\\b" + name + "\\b")),
+                      "defaults::Sum lacks " << name);
+        CHECK_MESSAGE(sums.find("SumOf<mod::Sum::" + name + ">") != std::string::npos,
+                      "templates/sm90/gradients has no SumOf<mod::Sum::" << name << ">");
+    }
 }
 
 TEST_CASE("keys are taken as a grid where one is given") {

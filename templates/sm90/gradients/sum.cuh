@@ -26,7 +26,14 @@ struct NoSum {
     template <typename Sums, typename Elements>
     static __device__ void flush(int gradient, Sums& sums, const Elements& elements) {}
 };
-template <mod::Sum kSum> struct SumOf : NoSum {};
+template <mod::Sum kSum> struct SumOf;
+// These are found in the tile of dS, or by kernels that pass over rows.
+template <> struct SumOf<mod::Sum::distance> : NoSum {};
+template <> struct SumOf<mod::Sum::quotient> : NoSum {};
+template <> struct SumOf<mod::Sum::remainder> : NoSum {};
+template <> struct SumOf<mod::Sum::table> : NoSum {};
+template <> struct SumOf<mod::Sum::shifted> : NoSum {};
+template <> struct SumOf<mod::Sum::row> : NoSum {};
 
 template <int kIndex> struct Gradient {
     static constexpr int kValue = kIndex;
