@@ -55,10 +55,9 @@ constexpr std::array<std::string_view, 8> kModules = {"np", "numpy", "jnp", "jax
 // Methods of tensors that are no functions of the same name and arguments here: method_hint() says
 // what to write. Any other is a call of the function.
 constexpr auto kNoFunctions = std::to_array<std::string_view>(
-    {"to",    "type",  "astype",     "double", "half",  "bfloat16",    "long",
-     "short", "item",  "clone",      "detach", "size",  "contiguous",  "shape",
-     "numel", "where", "sum",        "mean",   "min",   "masked_fill", "max",
-     "clip"});
+    {"to",   "type",  "astype", "double",      "half",       "bfloat16", "long",  "short",
+     "item", "clone", "detach", "size",        "contiguous", "shape",    "numel", "where",
+     "sum",  "mean",  "min",    "masked_fill", "max",        "clip"});
 
 bool contains(std::string_view text, std::string_view part) { return text.find(part) != text.npos; }
 

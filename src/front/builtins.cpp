@@ -195,8 +195,7 @@ std::vector<Builtin> all_builtins() {
     const auto add = [&](std::string_view name, std::string_view signature, auto lower) {
         const std::size_t arity = signature.find('>');
         const std::string_view parameters = std::string_view("x y z").substr(0, 2 * arity - 1);
-        if (is_function(name, signature))
-            all.push_back({name, parameters, arity, arity, lower});
+        if (is_function(name, signature)) all.push_back({name, parameters, arity, arity, lower});
     };
 #define FLEXC_OP(name, signature, derivative, reference, cuda, llvm)                               \
     add(#name, signature, real_function<Op::name>);

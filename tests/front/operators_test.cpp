@@ -44,7 +44,8 @@ TEST_CASE("every operator can be written, functions of reals by their names") {
     std::string functions = "0.0";
     for (const ir::OpInfo& info : ir::all_operators())
         if (is_function(info))
-            functions += " + " + std::string(info.name) + "(score" + more_operands(info, ", ") + ")";
+            functions +=
+                " + " + std::string(info.name) + "(score" + more_operands(info, ", ") + ")";
     std::set<std::string_view> written = operators_in("score_mod = " + functions);
     for (const char* text :
          {"score + 1.5 - h * 1.5 / score // 1.5 % score", "fma(score, score, 1.5) ** score",
