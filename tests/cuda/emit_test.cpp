@@ -53,7 +53,9 @@ TEST_CASE("conjuncts that terms of a mask share are taken once") {
     REQUIRE(mod.has_value());
     plan::KernelConfig config;
     config.kind = plan::KernelKind::backward_fused;
+    config.family = plan::sm90::kName;
     config.is_warp_specialized = true;
+    config.has_mask_parts = true;
     const std::string text = test::emitted(*mod, config, {});
     const auto parts = text.find("struct MaskPart;");
     REQUIRE(parts != std::string::npos);
@@ -78,6 +80,7 @@ TEST_CASE("what rows and columns of a grid of keys name is staged") {
         REQUIRE(mod.has_value());
         plan::KernelConfig config;
         config.kind = plan::KernelKind::backward_fused;
+        config.family = plan::sm90::kName;
         config.is_warp_specialized = true;
         config.key_tile = 128;
         config.key_width = width;
@@ -108,6 +111,7 @@ TEST_CASE("reads of scores and of the mask are told apart") {
         REQUIRE(mod.has_value());
         plan::KernelConfig config;
         config.kind = plan::KernelKind::backward_fused;
+        config.family = plan::sm90::kName;
         config.is_warp_specialized = true;
         config.key_tile = 128;
         return test::emitted(*mod, config, {});
@@ -152,6 +156,7 @@ TEST_CASE("tanh and what is made of it are rough where the error stays small") {
         REQUIRE(mod.has_value());
         plan::KernelConfig config;
         config.kind = plan::KernelKind::backward_fused;
+        config.family = plan::sm90::kName;
         config.is_warp_specialized = true;
         return test::emitted(*mod, config, {.dtype = dtype});
     };
