@@ -15,13 +15,13 @@ namespace {
 using ranks::Move;
 
 // Bytes of an element on either side.
-struct Sizes {
+struct ElementSizes {
     long long from = 0, to = 0;
 };
 
 // Whether all runs begin and end at multiples of `count` elements, so that these can be moved as
 // one unit.
-bool has_units(const Move& move, const Sizes& element, long long count) {
+bool has_units(const Move& move, const ElementSizes& element, long long count) {
     const int last = move.rank - 1;
     const auto is_multiple = [&](const void* data, const long long* strides, long long size) {
         const long long unit = size * count;
@@ -35,7 +35,7 @@ bool has_units(const Move& move, const Sizes& element, long long count) {
            is_multiple(move.to, move.to_strides, element.to);
 }
 
-void unite(Move& move, const Sizes& element, long long count) {
+void unite(Move& move, const ElementSizes& element, long long count) {
     const int last = move.rank - 1;
     move.extents[last] /= count;
     move.from_strides[last] = element.from * count;
@@ -43,7 +43,7 @@ void unite(Move& move, const Sizes& element, long long count) {
 }
 
 // Drops dims of one element, and joins dims that both tensors traverse as one.
-Move walk_of(const TensorView& from, const TensorView& to, const Sizes& element) {
+Move walk_of(const TensorView& from, const TensorView& to, const ElementSizes& element) {
     Move move{.from = static_cast<const char*>(from.data), .to = static_cast<char*>(to.data)};
     move.units = from.elements();
     for (int i = 0; i < from.rank; ++i) {
@@ -71,8 +71,8 @@ Move walk_of(const TensorView& from, const TensorView& to, const Sizes& element)
 }
 
 Move by_elements(const TensorView& from, const TensorView& to, Move::Kind kind) {
-    const Sizes element{static_cast<long long>(size_of(from.dtype)),
-                        static_cast<long long>(size_of(to.dtype))};
+    const ElementSizes element{static_cast<long long>(size_of(from.dtype)),
+                               static_cast<long long>(size_of(to.dtype))};
     Move move = walk_of(from, to, element);
     move.kind = kind;
     constexpr long long kFour = 4;
@@ -86,7 +86,7 @@ Move by_elements(const TensorView& from, const TensorView& to, Move::Kind kind) 
 
 Move as_it_is(const TensorView& from, const TensorView& to) {
     const auto size = static_cast<long long>(size_of(from.dtype));
-    const Sizes element{size, size};
+    const ElementSizes element{size, size};
     Move move = walk_of(from, to, element);
     long long count = 16 / size;
     while (count > 1 && !has_units(move, element, count))
@@ -146,7 +146,8 @@ template <typename Visit> void each_run(const Move& move, Visit visit) {
 }
 
 // Calls element(from, to) for each element; `size` is that of one.
-template <typename Element> void each_element(const Move& move, Sizes size, Element element) {
+template <typename Element>
+void each_element(const Move& move, ElementSizes size, Element element) {
     const int last = move.rank - 1;
     const long long count = move.by_fours ? 4 : 1;
     each_run(move, [&](const char* from, char* to) {

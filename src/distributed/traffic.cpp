@@ -133,7 +133,8 @@ void count_steps(DistributedPlanState& plan, const Schedule& schedule, std::stri
         }
         const RowRange& heads = plan.steps[i].heads.kv_heads;
         plan.explanation += formatted(
-            "step {}: {} keys of {} [{}]{}, {} launches\n", i, keys, peers, joined(senders, ", "),
+            "step {}: {} keys of {} [{}]{}, {} launches\n", i, keys, peers,
+            flexc::joined(senders, ", "),
             pieces == 1 ? "" : formatted(", heads {} to {} of them", heads.begin, heads.end),
             launches);
     }
