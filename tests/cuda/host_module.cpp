@@ -18,22 +18,47 @@ std::string read_file(const std::string& path) {
     return text.str();
 }
 
-} // namespace
+const std::string kShimFolder = FLEXC_SOURCE_DIR "/tests/cuda/shim";
 
-HostModule::HostModule(const std::string& text, const std::string& mod_text) {
+std::string make_folder() {
     std::string pattern = (std::filesystem::temp_directory_path() / "flexc-host-XXXXXX").string();
     REQUIRE(::mkdtemp(pattern.data()) != nullptr);
-    folder_ = pattern;
+    return pattern;
+}
+
+int compile(const std::string& arguments, const std::string& output, const std::string& log) {
+    const char* compiler = std::getenv("CXX");
+    const std::string command = std::string(compiler == nullptr ? "c++" : compiler) +
+                                " -std=c++17 -O0 -w -fwrapv -ffp-contract=off -fPIC " + arguments +
+                                " -o '" + output + "' > '" + log + "' 2>&1";
+    return std::system(command.c_str());
+}
+
+// The shim's headers are most of what there is to compile. Where a compiler finds nothing of use in
+// this folder, it reads the header itself.
+struct PrecompiledShim {
+    std::string folder = make_folder();
+    PrecompiledShim() {
+        compile("-x c++-header '" + kShimFolder + "/cuda_on_host.h'",
+                folder + "/cuda_on_host.h.gch", folder + "/log");
+    }
+    ~PrecompiledShim() {
+        std::error_code ignored;
+        std::filesystem::remove_all(folder, ignored);
+    }
+};
+
+} // namespace
+
+HostModule::HostModule(const std::string& text, const std::string& mod_text)
+    : folder_(make_folder()) {
+    static const PrecompiledShim kShim;
     std::ofstream(folder_ + "/module.cpp") << "#include \"cuda_on_host.h\"\n" << text;
     if (!mod_text.empty()) std::ofstream(folder_ + "/mod.cuh") << mod_text;
-    const char* compiler = std::getenv("CXX");
-    const std::string source = FLEXC_SOURCE_DIR;
-    const std::string command = std::string(compiler == nullptr ? "c++" : compiler) +
-                                " -std=c++17 -O0 -w -fwrapv -ffp-contract=off -shared -fPIC -I '" +
-                                source + "/tests/cuda/shim' -I '" + source + "/templates' -I '" +
-                                folder_ + "' -o '" + folder_ + "/module.so' '" + folder_ +
-                                "/module.cpp' > '" + folder_ + "/log' 2>&1";
-    const int status = std::system(command.c_str());
+    const int status =
+        compile("-I '" + kShim.folder + "' -I '" + kShimFolder + "' -I '" + FLEXC_SOURCE_DIR +
+                    "/templates' -I '" + folder_ + "' -shared '" + folder_ + "/module.cpp'",
+                folder_ + "/module.so", folder_ + "/log");
     REQUIRE_MESSAGE(status == 0, read_file(folder_ + "/log").substr(0, 4000));
     handle_ = ::dlopen((folder_ + "/module.so").c_str(), RTLD_NOW | RTLD_LOCAL);
     REQUIRE_MESSAGE(handle_ != nullptr, ::dlerror());
