@@ -12,5 +12,6 @@ static_assert(kThreads == kExpandedStep);
 extern "C" __global__ void __launch_bounds__(kThreads)
     flexc_backward_expand_sm90(const __grid_constant__ sm90::KernelArguments attention,
                                const __grid_constant__ mod::Arguments arguments) {
-    sm90::expand_distances(attention, arguments, static_cast<int>(blockIdx.x));
+    sm90::expand_distances(attention, arguments, static_cast<int>(blockIdx.x),
+                           [](const mod::At&, float value) { return value; });
 }

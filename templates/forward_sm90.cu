@@ -338,7 +338,7 @@ extern "C" __global__ void __launch_bounds__(kExpandedStep)
             ? 0
             : vector_heads(attention) * (distance_count(attention) / kExpandedStep);
     if (block < of_distances)
-        expand_distances(attention, arguments, block);
+        expand_distances(attention, arguments, block, DistanceUnits{attention.scale});
     else
         expand_keys(attention, arguments, block - of_distances);
 }

@@ -492,6 +492,12 @@ bool adds_keys_alone(const Mod& mod, const ScoreParts& parts) {
     return parts.row_addend != kNoNode || !multiplies_by_one(mod.program.graph, parts);
 }
 
+bool can_start_with_distances(const ir::Graph& graph, const ScoreParts& parts) {
+    return parts.distance_addend != kNoNode && parts.distance_values.size() == 1 &&
+           parts.key_values.empty() && parts.element_addend == kNoNode && parts.slope == kNoNode &&
+           adds_few_terms(parts) && can_divide_by_multiplier(graph, parts);
+}
+
 bool can_multiply_slope(const ir::Graph& graph, const ScoreParts& parts) {
     return parts.slope != kNoNode && parts.distance_addend == kNoNode &&
            parts.key_addend == kNoNode && parts.element_addend == kNoNode &&

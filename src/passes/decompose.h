@@ -101,6 +101,9 @@ bool can_divide_by_multiplier(const ir::Graph& graph, const ScoreParts& parts);
 // add something.
 bool multiplies_key_addend(const Mod& mod, const ScoreParts& parts);
 bool adds_keys_alone(const Mod& mod, const ScoreParts& parts);
+// Whether products can be added to a function of the distance, beside which there is nothing but a
+// number for the whole row and a positive constant factor.
+bool can_start_with_distances(const ir::Graph& graph, const ScoreParts& parts);
 // Whether products can bring what grows from key to key, beside which there is nothing but
 // a number for the whole row and a constant factor.
 bool can_multiply_slope(const ir::Graph& graph, const ScoreParts& parts);

@@ -96,7 +96,8 @@ struct KernelRequest {
     // passes::multiplies_key_addend() and passes::adds_keys_alone() of the plain decomposition.
     bool multiplies_key_addend = false, adds_keys_alone = false;
     bool adds_by_position = false; // passes::adds_by_position() of the plain decomposition
-    bool can_multiply_slope = false; // passes::can_multiply_slope() of the same
+    // passes::can_start_with_distances() and passes::can_multiply_slope() of the same.
+    bool can_start_with_distances = false, can_multiply_slope = false;
     bool adds_kinds_alone = false; // apart from products by key_kinds, nothing changes the scores
     int key_kinds = 0;             // kinds of keys whose addends QK may multiply; 0 for none
     // Sets of shifted reads that the forward may copy: first the largest, down to a single read.

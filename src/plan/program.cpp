@@ -136,6 +136,8 @@ Program::Program(passes::Mod mod, CompileOptions options, Target target)
     forward_.multiplies_key_addend =
         passes::multiplies_key_addend(decomposed_.mod, decomposed_.parts);
     forward_.adds_keys_alone = passes::adds_keys_alone(decomposed_.mod, decomposed_.parts);
+    forward_.can_start_with_distances =
+        passes::can_start_with_distances(decomposed_.mod.program.graph, decomposed_.parts);
     forward_.can_multiply_slope =
         passes::can_multiply_slope(decomposed_.mod.program.graph, decomposed_.parts);
     forward_.adds_by_position = passes::adds_by_position(decomposed_.mod, decomposed_.parts);

@@ -11,6 +11,9 @@ struct TabulatedVectors {
     // With 2, a second copy lacks the first entry, so that pairs of entries that begin at odd ones
     // are aligned in it.
     static constexpr int kDistanceCopies = 1;
+    // Products are added to the only vector by distance. Its values are in units of products, and
+    // its entries, in the order of keys, are the numbers that four accumulators start with.
+    static constexpr bool kDistancesComeFirst = false;
     static constexpr int kTileOverhang = 0; // rows that a tile may have past the end
     static constexpr bool kUseBatch = true, kUseHead = true; // false: one vector for all
     template <typename At> static __device__ float key_value(const At&, int) { return 0; }

@@ -1,5 +1,4 @@
-// Vectors with a number for each distance q - kv, or for each key, of a head. The entry at
-// padded(KV) belongs to distance 0.
+// Vectors with a number for each distance q - kv, or for each key, of a head.
 #pragma once
 
 #include "common/expanded.h"
@@ -15,6 +14,14 @@ __device__ inline int padded(int rows) {
 __device__ inline int distance_count(const AttentionArguments& attention) {
     return padded(attention.q_len) + padded(attention.kv_len);
 }
+
+// Returns the entry of a distance. Entries are in the order of distances, or of keys.
+__device__ inline int distance_entry(const AttentionArguments& attention, int distance) {
+    return mod::TabulatedVectors::kDistancesComeFirst ? padded(attention.q_len) - distance
+                                                      : padded(attention.kv_len) + distance;
+}
+
+constexpr int kStartFloats = mod::TabulatedVectors::kDistancesComeFirst ? 4 : 1; // of an entry
 
 // Return the number of heads that have vectors of their own, and which of them a head uses.
 __device__ inline int vector_heads(const AttentionArguments& attention) {
@@ -40,7 +47,9 @@ struct Entry {
 
     static __device__ Entry of_distance(const AttentionArguments& attention, int block) {
         Entry entry(block, distance_count(attention));
-        const int distance = entry.index - padded(attention.kv_len);
+        const int distance = mod::TabulatedVectors::kDistancesComeFirst
+                                 ? padded(attention.q_len) - entry.index
+                                 : entry.index - padded(attention.kv_len);
         entry.exists = -attention.kv_len < distance && distance < attention.q_len;
         entry.row = entry.exists ? max(distance, 0) : 0;
         entry.key = entry.exists ? max(-distance, 0) : 0;
@@ -72,6 +81,9 @@ __device__ inline float* key_operands(const KernelArguments& attention, int head
 
 // Return the address of a head's vector. which: its index among the vectors.
 __device__ inline float* distance_vector(const KernelArguments& attention, int head, int which) {
+    if (mod::TabulatedVectors::kDistancesComeFirst)
+        return attention.distance_values +
+               static_cast<long long>(kStartFloats) * head * distance_count(attention);
     const long long vector = static_cast<long long>(which) * vector_heads(attention) + head;
     return attention.distance_values + vector * distance_count(attention);
 }

@@ -17,6 +17,7 @@ struct ForwardSizes {
     int shifted_stages = 0;           // number of the tiles' stages then
     int key_values = 0;               // vectors tabulated for each key, without those multiplied
     int distance_values = 0;          // vectors tabulated for each distance q - kv
+    bool starts_with_distances = false; // products are added to the first of these
     int index_2d_rows = 0;            // of the 2-D key index in a tile, where they have addends
     bool multiplies_index_2d_rows = false; // those addends come with the products of QK
     bool multiplies_key_addend = false;    // what is added by key does
@@ -70,16 +71,21 @@ FLEXC_SHARED constexpr ShiftedTileLayout shifted_tile_layout(int lines, int leng
 // Slices of the tabulated vectors for a tile of queries and one of keys. Threads read pairs of
 // floats, which start at even entries. A vector by distance is there twice, the second time without
 // its first entry, for pairs that start at odd ones: half of a warp reads each, and the gap keeps
-// the two in different banks.
+// the two in different banks. Where products are added to a vector, each entry is the four numbers
+// that a thread's accumulators start with.
 struct TabulatedLayout {
-    int distances; // between the tiles
-    int twin;      // entry at which the second copy starts
+    static constexpr int kStartBytes = 16; // of an entry of four numbers
+    int distances;                         // between the tiles
+    int twin;                              // entry at which the second copy starts
     int key_bytes, distance_bytes;
 };
-FLEXC_SHARED constexpr TabulatedLayout tabulated_layout(int query_tile, int key_tile) {
+FLEXC_SHARED constexpr TabulatedLayout tabulated_layout(int query_tile, int key_tile,
+                                                        bool starts_with_distances) {
     const int distances = query_tile + key_tile;
     const int twin = distances + (distances % 32 == 0 ? 16 : 0);
-    return {distances, twin, 4 * key_tile, 4 * (twin + distances)};
+    const int bytes =
+        starts_with_distances ? TabulatedLayout::kStartBytes * distances : 4 * (twin + distances);
+    return {distances, twin, 4 * key_tile, bytes};
 }
 
 // Kinds of keys that lanes have copies of. For each tile of keys a byte says which copy a key
@@ -185,7 +191,8 @@ FLEXC_SHARED constexpr ForwardLayout forward_layout(const ForwardSizes& sizes) {
                                                                                : sizes.head_dim_v);
     const BiasTileLayout bias =
         bias_tile_layout(sizes.query_tile, sizes.key_tile, sizes.bias_bytes);
-    const TabulatedLayout slices = tabulated_layout(sizes.query_tile, sizes.key_tile);
+    const TabulatedLayout slices =
+        tabulated_layout(sizes.query_tile, sizes.key_tile, sizes.starts_with_distances);
     const int addend_bytes = ForwardLayout::addend_bytes(sizes.multiplies_index_2d_rows);
 
     ForwardLayout layout;

@@ -6,12 +6,14 @@
 #include "sm90/distance.cuh"
 #include "sm90/element_pair.cuh"
 #include "sm90/forward_layout.cuh"
+#include "sm90/fragment.cuh"
 #include "sm90/logit_form.cuh"
 #include "sm90/tma.cuh"
 
 namespace sm90 {
 
-constexpr TabulatedLayout kTabulatedSlices = tabulated_layout(mod::kQueryTile, mod::kKeyTile);
+constexpr TabulatedLayout kTabulatedSlices =
+    tabulated_layout(mod::kQueryTile, mod::kKeyTile, mod::kSizes.starts_with_distances);
 
 // One thread's tabulated values: numbers for its columns of a tile, and for the distances of these
 // from its two rows.
@@ -32,6 +34,20 @@ class TabulatedTile {
         const int nearest = row - column - 1 + 8;
         const int start = nearest % 2 == 0 ? nearest : kTabulatedSlices.twin + nearest - 1;
         distances_from_ = slices + kStagedKeys * kTabulatedSlices.key_bytes + 4 * start;
+    }
+    // Starts accumulators with values by distance, from the same slices, row and column. The slice
+    // starts with the distance of the row after the tile's last from its first key.
+    static __device__ void start(Scores& scores, unsigned slices, int row, int column) {
+        const int first = column - row + mod::kQueryTile;
+        const unsigned from = slices + TabulatedLayout::kStartBytes * first;
+#pragma unroll
+        for (int pair = 0; pair < kPairs; ++pair) {
+            float values[4];
+            load_shared(from + TabulatedLayout::kStartBytes * 8 * pair, values);
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+                scores[4 * pair + i] = values[i];
+        }
     }
     // Loads what eight keys need. Called in order, from the first on: the first row is as far from
     // these keys as the second is from the next.
@@ -88,13 +104,21 @@ class TabulatedTile {
     ElementPair<float> keys_[kKeys][kPairs], distances_[kDistances][kPairs + 1];
 };
 
+// Returns the entry by distance with which the slice of a tile starts.
+__device__ inline int first_distance_entry(const AttentionArguments& attention, int first_row,
+                                           int first_key) {
+    return mod::TabulatedVectors::kDistancesComeFirst
+               ? distance_entry(attention, first_row + mod::kQueryTile - first_key)
+               : distance_entry(attention, first_row - first_key - mod::kKeyTile);
+}
+
 // Loads slices of the vectors that were expanded, for a tile of keys. Called by the producer.
 __device__ inline void load_tabulated(const KernelArguments& attention, const Task& task, int tile,
                                       const TabulatedRing& slices,
                                       Position<TabulatedRing>& position) {
     slices.empty(position.stage).wait(position.parity ^ 1);
     const Barrier full = slices.full(position.stage);
-    constexpr int kBytes = 4 * kTabulatedSlices.distances;
+    constexpr int kBytes = 4 * kStartFloats * kTabulatedSlices.distances;
     full.arrive_expecting(TabulatedTile::kStagedKeys * kTabulatedSlices.key_bytes +
                           mod::TabulatedVectors::kByDistance *
                               mod::TabulatedVectors::kDistanceCopies * kBytes);
@@ -106,7 +130,7 @@ __device__ inline void load_tabulated(const KernelArguments& attention, const Ta
                    kTabulatedSlices.key_bytes, full);
         to += kTabulatedSlices.key_bytes;
     }
-    const int first = padded(attention.kv_len) + task.first_row - key - mod::kKeyTile;
+    const int first = first_distance_entry(attention, task.first_row, key);
 #pragma unroll
     for (int i = 0; i < mod::TabulatedVectors::kByDistance; ++i) {
 #pragma unroll
@@ -114,7 +138,7 @@ __device__ inline void load_tabulated(const KernelArguments& attention, const Ta
             load_bytes(to + 4 * copy * kTabulatedSlices.twin,
                        distance_vector(attention, head,
                                        mod::TabulatedVectors::kDistanceCopies * i + copy) +
-                           first,
+                           kStartFloats * first,
                        kBytes, full);
         to += kTabulatedSlices.distance_bytes;
     }

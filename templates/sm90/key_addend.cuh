@@ -26,6 +26,16 @@ __device__ inline float in_products(float addend, float per_product) {
     return multiply_finite(is_beyond ? copysignf(kMost, addend) : addend, 1 / per_product);
 }
 
+// Converts functions of the distance to units of products where these are added to them.
+struct DistanceUnits {
+    float scale;
+    __device__ float operator()(const mod::At& at, float value) const {
+        return mod::TabulatedVectors::kDistancesComeFirst
+                   ? in_products(value, scale * mod::multiplier(at))
+                   : value;
+    }
+};
+
 struct alignas(16) KeyAddend {
     int words[4]; // of the operand
 

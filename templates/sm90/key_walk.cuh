@@ -53,9 +53,8 @@ class KeyWalk {
         float addend = 0;
         if constexpr (mod::kScoreForm.has_distance_addend) {
             const float unit = mod::kScoreForm.are_exponents ? kLn2 : 1.0f;
-            const int zero = padded(attention.kv_len);
             addend = unit * distance_vector(attention, vector_head(attention, place.b, place.h),
-                                            0)[zero + row - key];
+                                            0)[kStartFloats * distance_entry(attention, row - key)];
         }
         if constexpr (mod::kScoreForm.has_slope)
             addend += static_cast<float>(key) *

@@ -30,10 +30,14 @@ struct LogitForm {
     // Whether products bring what grows from key to key, beside an offset of each tile.
     static constexpr bool kHasSlopedProducts = kPlain && kMultipliesSlope;
 
+    // Whether products are added to a function of the distance.
+    static constexpr bool kStartsWithDistances =
+        kPlain && mod::TabulatedVectors::kDistancesComeFirst;
+
     // Whether addends are in units of products, in which large numbers may have no room.
     static constexpr bool kDividesAddends =
-        kPlain &&
-        (kMultipliesKeyAddend || (kHasRowAddend && !kHasFactor && !kHasSlopedProducts));
+        kPlain && (kMultipliesKeyAddend || kStartsWithDistances ||
+                   (kHasRowAddend && !kHasFactor && !kHasSlopedProducts));
 
     // Rows of the 2-D key index that a tile has; what is added for one of them is part of the base
     // where all threads agree on which of their columns are in it.
@@ -55,9 +59,10 @@ struct LogitForm {
     static constexpr bool kTabulatedIsThere =
         !kHasTabulated ||
         (mod::StagedTables::kComeFirst && !kForm.has_key_addend && !kForm.has_distance_addend);
-    static constexpr bool kStartsWithBias = kAffine && (kCopiesBiases || kStartsWithTables) &&
-                                            kForm.multiplier_is_one && !kCapped && !kHasBase &&
-                                            !kForm.has_slope && kTabulatedIsThere;
+    static constexpr bool kStartsWithBias =
+        kStartsWithDistances || (kAffine && (kCopiesBiases || kStartsWithTables) &&
+                                 kForm.multiplier_is_one && !kCapped && !kHasBase &&
+                                 !kForm.has_slope && kTabulatedIsThere);
     // Whether logits are exponents already.
     static constexpr bool kFactorIsOne = kAffine && kForm.are_exponents;
     // Whether a slope's line is relative to a number of the row: it then takes one instruction for

@@ -48,7 +48,9 @@ class ProgramLogits : public PlainLogits {
 constexpr bool kAreSums = LogitForm::kPlain && (LogitForm::kHasRowAddend || LogitForm::kMultiplies);
 using SumLogits = Select<LogitForm::kHasFactor, FactoredLogits,
                          Select<LogitForm::kHasSlopedProducts, SlopedLogits, ProductLogits>>;
-using Logits = Select<LogitForm::kPlain, Select<kAreSums, SumLogits, PlainLogits>,
+using PlainOrSumLogits = Select<LogitForm::kStartsWithDistances, DistanceFirstLogits,
+                                Select<kAreSums, SumLogits, PlainLogits>>;
+using Logits = Select<LogitForm::kPlain, PlainOrSumLogits,
                       Select<!LogitForm::kAffine, ProgramLogits,
                              Select<LogitForm::kStartsWithBias, BiasFirstLogits, AffineLogits>>>;
 

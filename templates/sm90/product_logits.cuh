@@ -39,6 +39,24 @@ class SlopedLogits : public ProductLogits {
     }
 };
 
+// Of products that are added to functions of the distance.
+class DistanceFirstLogits : public ProductLogits {
+  public:
+    using ProductLogits::ProductLogits;
+
+    __device__ void find_tabulated(unsigned slices, int row) {
+        slices_ = slices;
+        row_ = row;
+    }
+    __device__ void start(Scores& scores, unsigned, int) const {
+        TabulatedTile::start(scores, slices_, row_, elements_.first_column());
+    }
+
+  private:
+    unsigned slices_; // of the tile that comes next
+    int row_;
+};
+
 // Of products with a factor that is computed for each row, or each head, and may be any number. A
 // hidden element is infinite against the factor's sign, so that its exponent is -inf.
 class FactoredLogits : public PlainLogits {

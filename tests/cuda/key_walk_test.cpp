@@ -32,13 +32,14 @@ using Function = int(const std::uint64_t* words, const sm90::KernelArguments*, i
 constexpr std::string_view kText = R"(
 #include "mod.cuh"
 #include "sm90/expand_distances.cuh"
+#include "sm90/key_addend.cuh"
 #include "sm90/key_walk.cuh"
 #include "common/tile_range.cuh"
 using namespace sm90;
 extern "C" int count_expanded(const sm90::KernelArguments* attention) {
     using Vectors = mod::TabulatedVectors;
     return vector_heads(*attention) * Vectors::kByDistance * Vectors::kDistanceCopies *
-           distance_count(*attention);
+           kStartFloats * distance_count(*attention);
 }
 extern "C" void expand(const unsigned long long* words, const sm90::KernelArguments* attention) {
     const mod::Arguments& arguments = *reinterpret_cast<const mod::Arguments*>(words);
@@ -47,7 +48,7 @@ extern "C" void expand(const unsigned long long* words, const sm90::KernelArgume
              block < vector_heads(*attention) * (distance_count(*attention) / kExpandedStep);
              ++block)
             for (threadIdx.x = 0; threadIdx.x < kExpandedStep; ++threadIdx.x)
-                expand_distances(*attention, arguments, block);
+                expand_distances(*attention, arguments, block, DistanceUnits{attention->scale});
 }
 extern "C" int walk(const unsigned long long* words, const sm90::KernelArguments* attention,
                     int head, int first_row, int* tiles) {

@@ -59,14 +59,15 @@ extern "C" long long count_expanded(const sm90::KernelArguments* attention, bool
     const int of_key =
         Vectors::kMultipliesFirst ? Vectors::kByKey - 1 + kOperandFloats : Vectors::kByKey;
     return keys ? heads * of_key * padded(attention->kv_len)
-                : heads * Vectors::kByDistance * Vectors::kDistanceCopies *
+                : heads * Vectors::kByDistance * Vectors::kDistanceCopies * kStartFloats *
                       distance_count(*attention);
 }
 extern "C" void expand(const unsigned long long* words, const sm90::KernelArguments* attention) {
     const mod::Arguments& arguments = *reinterpret_cast<const mod::Arguments*>(words);
     if (mod::TabulatedVectors::kByDistance > 0)
-        expand_all(*attention, distance_count(*attention),
-                   [&](int block) { expand_distances(*attention, arguments, block); });
+        expand_all(*attention, distance_count(*attention), [&](int block) {
+            expand_distances(*attention, arguments, block, DistanceUnits{attention->scale});
+        });
     if (mod::TabulatedVectors::kByKey > 0)
         expand_all(*attention, padded(attention->kv_len),
                    [&](int block) { expand_keys(*attention, arguments, block); });
@@ -79,13 +80,15 @@ void copy_tabulated(const sm90::KernelArguments& attention, int head, int first_
     for (int i = kFirstStagedKey; i < mod::TabulatedVectors::kByKey;
          ++i, to += kTabulatedSlices.key_bytes)
         std::memcpy(to, key_vector(attention, at, i) + first_key, kTabulatedSlices.key_bytes);
-    const int first = padded(attention.kv_len) + first_row - first_key - mod::kKeyTile;
+    const int first = first_distance_entry(attention, first_row, first_key);
     for (int i = 0; i < mod::TabulatedVectors::kByDistance;
          ++i, to += kTabulatedSlices.distance_bytes)
-        for (int copy = 0; copy < 2; ++copy)
+        for (int copy = 0; copy < mod::TabulatedVectors::kDistanceCopies; ++copy)
             std::memcpy(to + 4 * copy * kTabulatedSlices.twin,
-                        distance_vector(attention, at, 2 * i + copy) + first,
-                        4 * kTabulatedSlices.distances);
+                        distance_vector(attention, at,
+                                        mod::TabulatedVectors::kDistanceCopies * i + copy) +
+                            kStartFloats * first,
+                        4 * kStartFloats * kTabulatedSlices.distances);
 }
 float bf16_at(unsigned from) {
     return __uint_as_float(static_cast<unsigned>(load_shared_half(from)) << 16);
@@ -150,7 +153,12 @@ extern "C" void run(const unsigned long long* words, const sm90::KernelArguments
                 return (tile * 16 + row) * mod::kKeyTile + lane % 4 * 2 + fragment_column(i);
             };
             Scores scores;
-            for (int i = 0; i < kScores; ++i) scores[i] = products[at(i)];
+            const int tile_row = warp_row / mod::kQueryTile * mod::kQueryTile;
+            copy_tabulated(*attention, head, tile_row, first_key);
+            logits.find_tabulated(0, warp_row - tile_row + lane / 4);
+            for (float& score : scores) score = 0;
+            if (LogitForm::kStartsWithDistances) logits.start(scores, 0, first_key);
+            for (int i = 0; i < kScores; ++i) scores[i] += products[at(i)];
             logits.look(first_key, false);
             logits.prepare(first_key);
             for (int thread = 0; thread < kIndex2dThreads; ++thread)
@@ -162,7 +170,6 @@ extern "C" void run(const unsigned long long* words, const sm90::KernelArguments
             if (kMultipliesSlope) add_slope(scores, *attention, arguments, place, lane);
             if (kMultipliesKeyAddend)
                 add_key_addends(scores, *attention, head, first_key, lane);
-            const int tile_row = warp_row / mod::kQueryTile * mod::kQueryTile;
             copy_tabulated(*attention, head, tile_row, first_key);
             logits.find_tabulated(0, warp_row - tile_row + lane / 4);
             logits.apply(scores, first_key);
@@ -200,6 +207,8 @@ void check(const Case& one, std::mt19937& random) {
     const bool multiplies_key_addend = passes::multiplies_key_addend(folded.mod, folded.parts);
     const bool adds_keys_alone = passes::adds_keys_alone(folded.mod, folded.parts);
     const bool adds_by_position = passes::adds_by_position(folded.mod, folded.parts);
+    const bool can_start_with_distances =
+        passes::can_start_with_distances(folded.mod.program.graph, folded.parts);
     const bool can_multiply_slope =
         passes::can_multiply_slope(folded.mod.program.graph, folded.parts);
     const plan::KernelConfig config =
@@ -212,6 +221,7 @@ void check(const Case& one, std::mt19937& random) {
                           .multiplies_key_addend = multiplies_key_addend,
                           .adds_keys_alone = adds_keys_alone,
                           .adds_by_position = adds_by_position,
+                          .can_start_with_distances = can_start_with_distances,
                           .can_multiply_slope = can_multiply_slope})
             .front();
     REQUIRE(plan::sm90::forward_of(config) != nullptr);

@@ -69,7 +69,8 @@ std::string as_float(const Layout& layout, NodeId id, const std::string& text) {
     const bool has_factor =
         adds_keys_alone && !passes::can_divide_by_multiplier(mod.program.graph, parts);
     return {.is_affine = parts.found(),
-            .is_product = adds_keys_alone || forward.sizes.multiplies_slope ||
+            .is_product = adds_keys_alone || forward.sizes.starts_with_distances ||
+                          forward.sizes.multiplies_slope ||
                           passes::are_products(mod.program.graph, parts),
             .is_capped = has(parts.cap),
             .multiplier_is_one = passes::multiplies_by_one(mod.program.graph, parts),
@@ -116,6 +117,7 @@ std::string emit_sizes(const ::sm90::ForwardSizes& sizes) {
     constant.member("shifted_stages", sizes.shifted_stages);
     constant.member("key_values", sizes.key_values);
     constant.member("distance_values", sizes.distance_values);
+    constant.member("starts_with_distances", sizes.starts_with_distances);
     constant.member("index_2d_rows", sizes.index_2d_rows);
     constant.member("multiplies_index_2d_rows", sizes.multiplies_index_2d_rows);
     constant.member("multiplies_key_addend", sizes.multiplies_key_addend);
@@ -187,20 +189,22 @@ std::string emit_vectors(const Layout& layout, const passes::ScoreParts& parts,
                          const plan::sm90::Forward& forward) {
     const passes::TabulatedValues& tabulated = forward.tabulated;
     if (!tabulated.any()) return "";
-    constexpr int kDistanceCopies = 2;
+    const int distance_copies = forward.sizes.starts_with_distances ? 1 : 2;
     Policy policy("TabulatedVectors");
     policy.constant("kByKey", tabulated.keys);
     policy.constant("kMultipliesFirst", forward.sizes.multiplies_key_addend);
     policy.constant("kByDistance", tabulated.distances);
-    policy.constant("kDistanceCopies", kDistanceCopies);
+    policy.constant("kDistanceCopies", distance_copies, 1);
+    policy.constant("kDistancesComeFirst", forward.sizes.starts_with_distances);
     policy.constant("kTileOverhang", kForwardOverhang);
     policy.constant("kUseBatch", tabulated.by_batch, true);
     policy.constant("kUseHead", tabulated.by_head, true);
     policy.function(
         "float key_value(const At& at, int value)",
         values_of(layout, parts, parts.key_values, forward.sizes.multiplies_key_addend));
-    policy.function("float distance_value(const At& at, int value)",
-                    values_of(layout, parts, parts.distance_values));
+    policy.function(
+        "float distance_value(const At& at, int value)",
+        values_of(layout, parts, parts.distance_values, forward.sizes.starts_with_distances));
     return policy.text();
 }
 

@@ -126,6 +126,14 @@ bool starts_at_highest(const KernelRequest& request, Reads reads) {
            !request.is_ragged && request.scattered_in.empty();
 }
 
+// Whether accumulators start with a function of the distance. Reading it takes shared memory longer
+// than pairs for elements do, which is less than what elements save where products are short.
+bool starts_with_distances(const KernelRequest& request, Reads reads) {
+    constexpr int kWidest = 64;
+    return request.can_start_with_distances && starts_at_highest(request, reads) &&
+           std::max(request.head_dim, request.head_dim_v) <= kWidest;
+}
+
 // Returns the tabulated values that are staged for elements to read.
 passes::TabulatedValues staged_values(const KernelRequest& request, Reads reads) {
     passes::TabulatedValues staged = tabulated_of(request, reads);
@@ -186,6 +194,7 @@ std::string why_no_kinds(const KernelRequest& request) {
         .shifted_end_bytes = shifted_end_bytes(request, shape, reads),
         .key_values = staged.keys,
         .distance_values = staged.distances,
+        .starts_with_distances = starts_with_distances(request, reads),
         .index_2d_rows = adds_rows ? shape.key_tile / index_2d.width : 0,
         .multiplies_index_2d_rows = multiplies_index_2d_rows(request, shape, reads),
         .multiplies_key_addend = multiplies_key_addend(request, reads),
@@ -458,6 +467,7 @@ KernelConfig configured(const KernelRequest& request, const ForwardSchedule& sch
                     (schedule.overlaps ? "products under the softmax" : "products in order");
     if (request.key_kinds != 0) config.reason += of_kinds(request, sizes);
     if (sizes.multiplies_key_addend) config.reason += ", addends of keys as columns of products";
+    if (sizes.starts_with_distances) config.reason += ", products added to functions of distance";
     if (sizes.multiplies_slope) config.reason += ", a slope as columns of products";
     if (stages_tables(reads)) {
         forward.table_words = table_words(request, schedule, reads)->of_tables;

@@ -65,7 +65,7 @@ std::string_view why_not(const KernelRequest& request) {
 
 // Adds the workspace regions of values that are tabulated before the forward.
 void add_tabulated(const Forward& forward, PassPlan& pass) {
-    constexpr int kCopies = 2; // of a vector by distance
+    const int copies = forward.sizes.starts_with_distances ? 4 : 2; // of a vector by distance
     const passes::TabulatedValues& tabulated = forward.tabulated;
     const auto of_heads = [&](Length length, int factor) {
         Extent::Product product{factor, {}};
@@ -85,7 +85,7 @@ void add_tabulated(const Forward& forward, PassPlan& pass) {
                     .blocks = {},
                     .threads = kExpandedStep};
     if (tabulated.distances > 0) {
-        const int numbers = kCopies * tabulated.distances;
+        const int numbers = copies * tabulated.distances;
         pass.workspace.push_back(
             {.region = kDistanceValues,
              .elements = {{of_heads(kKeys, numbers), of_heads(kQueries, numbers)}},
@@ -115,7 +115,7 @@ PassPlan forward(const Program& program, const KernelConfig& main) {
     const bool divides = forward.sizes.has_addend_step() || forward.sizes.adds_kinds() ||
                          program.request(KernelKind::forward).adds_keys_alone ||
                          main.decomposition == Decomposition::with_aligned_tables ||
-                         forward.starts_with_tables;
+                         forward.starts_with_tables || forward.sizes.starts_with_distances;
     pass.least_scale = divides ? 0x1p-20F : std::numeric_limits<float>::denorm_min();
     if (main.key_width != 0) pass.key_offset_step = main.key_width; // a row of the 2-D key index
     pass.small_buffers = small_buffers(program.mod());
