@@ -408,7 +408,8 @@ TEST_CASE("what is computed before for keys and distances adds up to the mod") {
         vectors + "score_mod = score * t[h, 0] - 2 * c[b, h, kv_idx] + a[q_idx]",
         vectors + "score_mod = score * (0.0 if q_idx % 3 == 0 else a[q_idx]) + t[h, q_idx % 5]\n"
                   "mask_mod = q_idx + 30 >= kv_idx",
-        vectors + "score_mod = c[b, h, kv_idx] - 0.7 * score\nmask_mod = kv_idx % 3 != 1",
+        vectors + "score_mod = c[b, h, kv_idx] - 0.7 * score\n"
+                  "mask_mod = q_idx + 30 >= kv_idx",
         vectors + "score_mod = score * (0.0 if h % 2 == 0 else -1.0) + c[b, h, kv_idx]\n"
                   "mask_mod = q_idx + 30 >= kv_idx",
         vectors + "score_mod = score * 2 + t[h, q_idx - kv_idx] * 0.5 + a[q_idx]\n"
