@@ -414,7 +414,7 @@ TEST_CASE("what is computed before for keys and distances adds up to the mod") {
                   "mask_mod = q_idx + 30 >= kv_idx",
         vectors + "score_mod = score * 2 + t[h, q_idx - kv_idx] * 0.5 + a[q_idx]\n"
                   "mask_mod = q_idx + 30 >= kv_idx",
-        vectors + "score_mod = score * 0.5 + (kv_idx - q_idx) * t[h, 1] + a[q_idx]",
+        vectors + "score_mod = score * 0.5 + (kv_idx - q_idx) * 0.01 * t[h, 1] + a[q_idx]",
         vectors + "buffer k: i32[KV_LEN]\nbuffer f: u8[KV_LEN]\n"
                   "score_mod = (score if f[kv_idx] > 1 else score * 0.5) + "
                   "(t[h, q_idx] if k[kv_idx] == 3 else min(t[h, q_idx - kv_idx], score))",
