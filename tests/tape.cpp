@@ -87,6 +87,8 @@ class Tape {
         result.margin = margin_;
         result.has_tie = has_tie_;
         result.divides_by_zero = divides_by_zero_;
+        for (const Entry& entry : entries_)
+            result.largest = std::fmax(result.largest, std::fabs(entry.real));
         for (const Entry& entry : entries_) {
             if (entry.op == Op::score) {
                 result.d_score = entry.adjoint;
@@ -290,6 +292,8 @@ class Tape {
             return;
         case Op::pow:
             near(x);
+            // Beside an integer that is computed, the power of a negative number is NaN.
+            if (x < 0 && !entries_[e.from[1]].is_constant) near(y - std::round(y));
             if (y < 0) divide_by(x);
             // A constant 1/2 is a square root, as PyTorch's: NaN at -inf, where a power has
             // infinity.
@@ -306,7 +310,7 @@ class Tape {
             return;
         case Op::tanh: e.real = std::tanh(x); return;
         case Op::sigmoid: e.real = sigmoid(x); return;
-        case Op::softplus: e.real = x > 30 ? x : std::log1p(std::exp(x)); return;
+        case Op::softplus: e.real = x > 40 ? x : std::log1p(std::exp(x)); return;
         case Op::erf: e.real = std::erf(x); return;
         case Op::iadd: e.integer = wrapped(bits(i) + bits(j)); return;
         case Op::isub: e.integer = wrapped(bits(i) - bits(j)); return;

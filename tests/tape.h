@@ -23,6 +23,7 @@ struct TapeResult {
     double score = 0;             // modified
     double d_score = 0;           // d score_mod / d score
     double d_score_terms = 0;     // magnitudes of what that is the sum of
+    double largest = 0;           // magnitude of a real value on the way
     std::vector<ReadSlope> reads; // of grad buffers
     // The least distance, for its size, of a value from where its function has a kink or a step,
     // but for those that are on one; infinite where there is none.

@@ -95,9 +95,10 @@ struct Tally {
 void check_by_differences(const ir::Program& program, const ir::Environment& environment,
                           const test::TapeResult& tape, Tally& tally) {
     constexpr double kStep = 1e-5;
-    // Beside terms that are larger, doubles do not have what the slope adds to the score.
+    // Beside values that are larger, doubles do not have what the slope adds to the score.
     constexpr double kLargeTerms = 1e8;
-    if (tape.margin < 0.01 || tape.has_tie || tape.d_score_terms > kLargeTerms) return;
+    if (tape.margin < 0.01 || tape.has_tie) return;
+    if (std::fmax(tape.largest, tape.d_score_terms) > kLargeTerms) return;
     const auto score_at = [&](double by) {
         ir::Environment moved = environment;
         moved.score += by;
