@@ -55,7 +55,7 @@ class Emitter {
         if (!mod_.program.is_dense()) text_ += "#include \"common/sequences.h\"\n";
         if (!keys().is_in_order) text_ += formatted("#include \"{}\"\n", keys().device_header);
         if (is_plan()) text_ += "#include \"common/interval.h\"\n";
-        if (family_.includes != nullptr) text_ += family_.includes(config_);
+        text_ += family_.includes(config_);
         if (sums_exactly()) text_ += "#include \"common/exact_sum.cuh\"\n";
         text_ += "\nnamespace mod {\n\nusing namespace defaults;\n\n";
         constants();
@@ -65,8 +65,7 @@ class Emitter {
         clamps();
         element();
         if (is_plan()) text_ += emit_tile_functions(layout_);
-        if (family_.functions != nullptr)
-            text_ += family_.functions(inputs(), layout_, mask_instructions_);
+        text_ += family_.functions(inputs(), layout_, mask_instructions_);
         const MaskPartsText parts = emit_mask_parts(layout_, config_);
         text_ += mask(parts.count) + parts.text;
         if (is_backward(config_.kind)) {
@@ -246,7 +245,7 @@ class Emitter {
             text_ += emit_score_derivative(mod_, config_, gradients(), roots());
         if (has_shared_value())
             constant("bool", "kHasSharedValue", config_.shared_value != ir::kNoNode);
-        if (family_.constants != nullptr) text_ += family_.constants(inputs());
+        text_ += family_.constants(inputs());
         text_ += "\n" + layouts();
     }
 
@@ -322,7 +321,7 @@ class Emitter {
                  "    const Arguments& arguments;\n    const Launch& launch;\n"
                  "    const Head& head;\n    const Row& row;\n    const Column& column;\n"
                  "    int b, h, h_kv, q, kv;\n";
-        if (family_.members_of_at != nullptr) text_ += family_.members_of_at(config_);
+        text_ += family_.members_of_at(config_);
         text_ += "};\n\n";
     }
 

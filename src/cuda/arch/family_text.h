@@ -19,13 +19,17 @@ struct TextInputs {
     const EmitOptions& options;
 };
 
-// A function is null where a family has no such text, and returns "" for kernels that have none.
+// Each returns "" for kernels that have no such text, as those that a family leaves out do for all.
 struct FamilyText {
-    std::string_view (*includes)(const plan::KernelConfig& config);
-    std::string (*constants)(const TextInputs& from);
-    std::string_view (*members_of_at)(const plan::KernelConfig& config);
+    using OfKernel = std::string_view(const plan::KernelConfig& config);
+    OfKernel* includes = [](const plan::KernelConfig&) { return std::string_view(); };
+    std::string (*constants)(const TextInputs& from) = [](const TextInputs&) {
+        return std::string();
+    };
+    OfKernel* members_of_at = [](const plan::KernelConfig&) { return std::string_view(); };
     // Functions that come after struct At, visible() and score().
-    std::string (*functions)(const TextInputs& from, const Layout& layout, int mask_instructions);
+    std::string (*functions)(const TextInputs& from, const Layout& layout, int mask_instructions) =
+        [](const TextInputs&, const Layout&, int) { return std::string(); };
 };
 
 // Returns the text of the kernel's family. Each is in the folder of the family's name.

@@ -4,12 +4,9 @@ namespace flexc::cuda::sm80 {
 
 const FamilyText& family_text() {
     static constexpr FamilyText kText = {
-        .includes = nullptr,
-        .constants = nullptr,
         .members_of_at = [](const plan::KernelConfig& config) -> std::string_view {
             return config.is_short ? "    float shared_value = 0;\n" : "";
-        },
-        .functions = nullptr};
+        }};
     return kText;
 }
 
