@@ -2,7 +2,6 @@
 // class, and numbers that bf16 parts must hold.
 #include <doctest/doctest.h>
 
-#include <initializer_list>
 #include <limits>
 #include <string>
 
@@ -47,17 +46,7 @@ class RandomCases : public test::RandomChoices {
                            "mask_mod = k[kv_idx] != 3\n"});
         for (std::size_t at; (at = one.text.find("c[KV]")) != std::string::npos;)
             one.text.replace(at, 5, read);
-        one.dtype = below(2) == 0 ? DType::bf16 : DType::f16;
-        one.heads = 4;
-        one.kv_heads = std::initializer_list<int>{1, 2, 4}.begin()[below(3)];
-        one.q_len = 1 + below(300);
-        one.kv_len = 1 + below(400);
-        one.head_dim = std::initializer_list<int>{64, 128, 40, 80, 96, 192, 256}.begin()[below(7)];
-        one.q_offset = below(2) * below(90);
-        one.kv_offset = below(2) * below(90);
-        one.scale = below(3) == 0 ? 0.25F : 0;
-        one.with_d_lse = below(2) == 0;
-        one.max_scores = below(4) == 0;
+        test::draw_call(*this, one);
         return one;
     }
 };
