@@ -9,6 +9,9 @@ constexpr int kExpandedStep = 128; // numbers that a block of threads computes
 // this many rows. Backward tiles end at a multiple of kExpandedStep.
 constexpr int kForwardOverhang = 192;
 constexpr int kOperandFloats = 4; // of a key's operand, as which products bring its addend
+// What there is of a distance in a forward: two copies of a number; or, where products are added to
+// it, the numbers with which four accumulators start.
+constexpr int kDistanceCopies = 2, kStartFloats = 4;
 
 FLEXC_SHARED constexpr long long expanded_length(long long rows, int overhang) {
     return (rows + overhang + kExpandedStep - 1) / kExpandedStep * kExpandedStep;

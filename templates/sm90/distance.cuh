@@ -15,13 +15,18 @@ __device__ inline int distance_count(const AttentionArguments& attention) {
     return padded(attention.q_len) + padded(attention.kv_len);
 }
 
-// Returns the entry of a distance. Entries are in the order of distances, or of keys.
+// Return the entry of a distance, and the distance of an entry. Entries are in the order of
+// distances, or of keys.
 __device__ inline int distance_entry(const AttentionArguments& attention, int distance) {
     return mod::TabulatedVectors::kDistancesComeFirst ? padded(attention.q_len) - distance
                                                       : padded(attention.kv_len) + distance;
 }
+__device__ inline int distance_of(const AttentionArguments& attention, int entry) {
+    return mod::TabulatedVectors::kDistancesComeFirst ? padded(attention.q_len) - entry
+                                                      : entry - padded(attention.kv_len);
+}
 
-constexpr int kStartFloats = mod::TabulatedVectors::kDistancesComeFirst ? 4 : 1; // of an entry
+constexpr int kEntryFloats = mod::TabulatedVectors::kDistancesComeFirst ? kStartFloats : 1;
 
 // Return the number of heads that have vectors of their own, and which of them a head uses.
 __device__ inline int vector_heads(const AttentionArguments& attention) {
@@ -47,9 +52,7 @@ struct Entry {
 
     static __device__ Entry of_distance(const AttentionArguments& attention, int block) {
         Entry entry(block, distance_count(attention));
-        const int distance = mod::TabulatedVectors::kDistancesComeFirst
-                                 ? padded(attention.q_len) - entry.index
-                                 : entry.index - padded(attention.kv_len);
+        const int distance = distance_of(attention, entry.index);
         entry.exists = -attention.kv_len < distance && distance < attention.q_len;
         entry.row = entry.exists ? max(distance, 0) : 0;
         entry.key = entry.exists ? max(-distance, 0) : 0;
@@ -83,7 +86,7 @@ __device__ inline float* key_operands(const KernelArguments& attention, int head
 __device__ inline float* distance_vector(const KernelArguments& attention, int head, int which) {
     if (mod::TabulatedVectors::kDistancesComeFirst)
         return attention.distance_values +
-               static_cast<long long>(kStartFloats) * head * distance_count(attention);
+               static_cast<long long>(kEntryFloats) * head * distance_count(attention);
     const long long vector = static_cast<long long>(which) * vector_heads(attention) + head;
     return attention.distance_values + vector * distance_count(attention);
 }

@@ -13,7 +13,7 @@ namespace sm90 {
 __device__ inline void store_start(float* vector, int count, int index, float value) {
     constexpr int kRowsApart = 8;
     const auto store = [&](int i, int part, float x) {
-        if (0 <= i && i < count) vector[kStartFloats * i + part] = x;
+        if (0 <= i && i < count) vector[kEntryFloats * i + part] = x;
     };
     store(index, 0, value);
     store(index - 1, 1, value);

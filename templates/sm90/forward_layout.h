@@ -2,6 +2,7 @@
 // by device and host code.
 #pragma once
 
+#include "common/expanded.h"
 #include "common/host_device.h"
 
 namespace sm90 {
@@ -74,9 +75,9 @@ FLEXC_SHARED constexpr ShiftedTileLayout shifted_tile_layout(int lines, int leng
 // the two in different banks. Where products are added to a vector, each entry is the four numbers
 // that a thread's accumulators start with.
 struct TabulatedLayout {
-    static constexpr int kStartBytes = 16; // of an entry of four numbers
-    int distances;                         // between the tiles
-    int twin;                              // entry at which the second copy starts
+    static constexpr int kStartBytes = 4 * kStartFloats;
+    int distances; // between the tiles
+    int twin;      // entry at which the second copy starts
     int key_bytes, distance_bytes;
 };
 FLEXC_SHARED constexpr TabulatedLayout tabulated_layout(int query_tile, int key_tile,

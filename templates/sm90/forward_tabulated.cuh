@@ -118,7 +118,7 @@ __device__ inline void load_tabulated(const KernelArguments& attention, const Ta
                                       Position<TabulatedRing>& position) {
     slices.empty(position.stage).wait(position.parity ^ 1);
     const Barrier full = slices.full(position.stage);
-    constexpr int kBytes = 4 * kStartFloats * kTabulatedSlices.distances;
+    constexpr int kBytes = 4 * kEntryFloats * kTabulatedSlices.distances;
     full.arrive_expecting(TabulatedTile::kStagedKeys * kTabulatedSlices.key_bytes +
                           mod::TabulatedVectors::kByDistance *
                               mod::TabulatedVectors::kDistanceCopies * kBytes);
@@ -138,7 +138,7 @@ __device__ inline void load_tabulated(const KernelArguments& attention, const Ta
             load_bytes(to + 4 * copy * kTabulatedSlices.twin,
                        distance_vector(attention, head,
                                        mod::TabulatedVectors::kDistanceCopies * i + copy) +
-                           kStartFloats * first,
+                           kEntryFloats * first,
                        kBytes, full);
         to += kTabulatedSlices.distance_bytes;
     }

@@ -53,8 +53,7 @@ __device__ inline void store_slope(unsigned to, float slope, float per_product) 
     store_shared(to, addend.words[0], addend.words[1], 0, 0);
 }
 __device__ inline void store_slope_key(unsigned to, int key) {
-    const int half =
-        static_cast<int>(__float_as_uint(0.5f * static_cast<float>(key)) >> 16);
+    const int half = static_cast<int>(__float_as_uint(0.5f * static_cast<float>(key)) >> 16);
     store_shared(to, half << 16 | half, half, 0, 0);
 }
 

@@ -54,7 +54,7 @@ class KeyWalk {
         if constexpr (mod::kScoreForm.has_distance_addend) {
             const float unit = mod::kScoreForm.are_exponents ? kLn2 : 1.0f;
             addend = unit * distance_vector(attention, vector_head(attention, place.b, place.h),
-                                            0)[kStartFloats * distance_entry(attention, row - key)];
+                                            0)[kEntryFloats * distance_entry(attention, row - key)];
         }
         if constexpr (mod::kScoreForm.has_slope)
             addend += static_cast<float>(key) *

@@ -39,7 +39,7 @@ using namespace sm90;
 extern "C" int count_expanded(const sm90::KernelArguments* attention) {
     using Vectors = mod::TabulatedVectors;
     return vector_heads(*attention) * Vectors::kByDistance * Vectors::kDistanceCopies *
-           kStartFloats * distance_count(*attention);
+           kEntryFloats * distance_count(*attention);
 }
 extern "C" void expand(const unsigned long long* words, const sm90::KernelArguments* attention) {
     const mod::Arguments& arguments = *reinterpret_cast<const mod::Arguments*>(words);

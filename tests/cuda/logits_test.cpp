@@ -59,7 +59,7 @@ extern "C" long long count_expanded(const sm90::KernelArguments* attention, bool
     const int of_key =
         Vectors::kMultipliesFirst ? Vectors::kByKey - 1 + kOperandFloats : Vectors::kByKey;
     return keys ? heads * of_key * padded(attention->kv_len)
-                : heads * Vectors::kByDistance * Vectors::kDistanceCopies * kStartFloats *
+                : heads * Vectors::kByDistance * Vectors::kDistanceCopies * kEntryFloats *
                       distance_count(*attention);
 }
 extern "C" void expand(const unsigned long long* words, const sm90::KernelArguments* attention) {
@@ -87,8 +87,8 @@ void copy_tabulated(const sm90::KernelArguments& attention, int head, int first_
             std::memcpy(to + 4 * copy * kTabulatedSlices.twin,
                         distance_vector(attention, at,
                                         mod::TabulatedVectors::kDistanceCopies * i + copy) +
-                            kStartFloats * first,
-                        4 * kStartFloats * kTabulatedSlices.distances);
+                            kEntryFloats * first,
+                        4 * kEntryFloats * kTabulatedSlices.distances);
 }
 float bf16_at(unsigned from) {
     return __uint_as_float(static_cast<unsigned>(load_shared_half(from)) << 16);

@@ -189,7 +189,7 @@ std::string emit_vectors(const Layout& layout, const passes::ScoreParts& parts,
                          const plan::sm90::Forward& forward) {
     const passes::TabulatedValues& tabulated = forward.tabulated;
     if (!tabulated.any()) return "";
-    const int distance_copies = forward.sizes.starts_with_distances ? 1 : 2;
+    const int distance_copies = forward.sizes.starts_with_distances ? 1 : kDistanceCopies;
     Policy policy("TabulatedVectors");
     policy.constant("kByKey", tabulated.keys);
     policy.constant("kMultipliesFirst", forward.sizes.multiplies_key_addend);

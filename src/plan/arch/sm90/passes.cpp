@@ -65,7 +65,6 @@ std::string_view why_not(const KernelRequest& request) {
 
 // Adds the workspace regions of values that are tabulated before the forward.
 void add_tabulated(const Forward& forward, PassPlan& pass) {
-    const int copies = forward.sizes.starts_with_distances ? 4 : 2; // of a vector by distance
     const passes::TabulatedValues& tabulated = forward.tabulated;
     const auto of_heads = [&](Length length, int factor) {
         Extent::Product product{factor, {}};
@@ -85,7 +84,8 @@ void add_tabulated(const Forward& forward, PassPlan& pass) {
                     .blocks = {},
                     .threads = kExpandedStep};
     if (tabulated.distances > 0) {
-        const int numbers = copies * tabulated.distances;
+        const int of_each = forward.sizes.starts_with_distances ? kStartFloats : kDistanceCopies;
+        const int numbers = of_each * tabulated.distances;
         pass.workspace.push_back(
             {.region = kDistanceValues,
              .elements = {{of_heads(kKeys, numbers), of_heads(kQueries, numbers)}},
