@@ -41,7 +41,8 @@ std::vector<NodeId> index_2d_reads(const Mod& mod, int key_width, KeyUse use) {
 GradientSum sum_of(const Mod& mod, const ReadGradient& gradient, int key_width) {
     if (gradient.is_of_row) return GradientSum::row;
     const bool is_by_distance =
-        mod.place[gradient.read] != Place::element || mod.of_distance[gradient.read];
+        !gradient.is_of_table &&
+        (mod.place[gradient.read] != Place::element || mod.of_distance[gradient.read]);
     if (gradient.sum_factor != ir::kNoNode && is_by_distance) return GradientSum::distance;
     switch (mod.place[gradient.read]) {
     case Place::launch:
@@ -53,7 +54,7 @@ GradientSum sum_of(const Mod& mod, const ReadGradient& gradient, int key_width) 
     if (!is_gradient_of_score(mod, gradient) ||
         mod.dependence[gradient.read].has(Dependence::score))
         return GradientSum::element;
-    if (is_of_distance(mod, gradient.read)) return GradientSum::distance;
+    if (!gradient.is_of_table && is_of_distance(mod, gradient.read)) return GradientSum::distance;
     // As a table, such a read meets few entries, even if many rows of keys share one.
     if (key_width == 0 || mod.tables_take_all) return GradientSum::element;
     const KeyUse use = mod.key_uses[gradient.read].with(key_width);
@@ -102,7 +103,7 @@ GradientSum gradient_sum(const Mod& mod, const ReadGradient& gradient, TileSums 
     const bool takes_dense_biases =
         mod.program.is_dense() && tile.adds_bias_gradients && tile.key_width == 0 &&
         !mod.deterministic && std::ranges::none_of(mod.gradients, [&](const ReadGradient& other) {
-            return sum_of(mod, other, 0) == GradientSum::distance;
+            return other.is_of_table || sum_of(mod, other, 0) == GradientSum::distance;
         });
     if (!takes_dense_biases) return sum;
     // One tile of dS serves all dense biases with the same derivative.
@@ -173,14 +174,12 @@ int count_few_entries(const Mod& mod) {
 bool sums_tables(const Mod& mod) {
     return mod.program.is_dense() && !mod.deterministic && !sums_shifts(mod) &&
            index_2d_reads(mod).width == 0 && !sums_by(mod, GradientSum::distance) &&
-           !sums_by(mod, GradientSum::dense_bias) && dense_bias_of_score(mod) == ir::kNoNode &&
            sums_by(mod, GradientSum::table, {.sums_tables = true});
 }
 
 bool sums_grids(const Mod& mod) {
     return mod.program.is_dense() && !mod.digit_places.empty() && !sums_shifts(mod) &&
-           index_2d_reads(mod).width == 0 && !sums_by(mod, GradientSum::dense_bias) &&
-           dense_bias_of_score(mod) == ir::kNoNode;
+           index_2d_reads(mod).width == 0;
 }
 
 int key_width_of_gradients(const Mod& mod) {

@@ -48,8 +48,9 @@ struct ReadGradient {
     // For reads that are constant along a row: whether the partial is too, and whether it is
     // factor * score + addend with a factor and an addend that are.
     bool is_of_row = false, is_line_of_row = false;
-    // Set by passes/table_gradient.h. Reads by distance, by q or by kv are of few entries too;
-    // is_separable: such a read whose indices each are a number of the query plus one of the key.
+    // Set by passes/table_gradient.h. Reads by distance are of tables only beside others that are;
+    // these, and reads by q or by kv, are of few entries. is_separable: such a read whose indices
+    // each are a number of the query plus one of the key.
     bool is_of_table = false, is_of_few_entries = false, is_separable = false;
     // Set by passes/shifted_read.h: each element adds a constant multiple of dS to a place of its
     // own or, beyond a clamp, to the place of its line.

@@ -152,6 +152,7 @@ Result<void> find_rows(State& state) {
     find_table_gradients(state.mod);
     find_shifted_gradients(state.mod);
     find_grid_gradients(state.mod);
+    join_distances_to_tables(state.mod);
     return {};
 }
 

@@ -129,6 +129,30 @@ void find_table_gradients(Mod& mod) {
         });
 }
 
+void join_distances_to_tables(Mod& mod) {
+    const auto is_by_distance = [&](const ReadGradient& gradient) {
+        return gradient_sum(mod, gradient) == GradientSum::distance;
+    };
+    const auto is_of_head = [&](const ReadGradient& gradient) {
+        return mod.place[gradient.read] <= Place::head;
+    };
+    const auto can_join = [&](const ReadGradient& gradient) {
+        return !is_by_distance(gradient) || is_of_head(gradient) || gradient.is_of_few_entries;
+    };
+    if (mod.deterministic || !mod.digit_places.empty() ||
+        std::ranges::none_of(mod.gradients, &ReadGradient::is_of_table) ||
+        !std::ranges::all_of(mod.gradients, can_join))
+        return;
+    for (ReadGradient& gradient : mod.gradients) {
+        if (!is_by_distance(gradient)) continue;
+        // What a head adds up is summed by the warps that have its elements.
+        if (is_of_head(gradient))
+            gradient.sum_factor = ir::kNoNode;
+        else
+            gradient.is_of_table = true;
+    }
+}
+
 double table_factor(const Mod& mod, const ReadGradient& gradient) {
     return factor_of(mod, gradient).value_or(1);
 }

@@ -14,6 +14,10 @@ namespace flexc::passes {
 // each element adds dS, a constant multiple of it, or nothing, to an entry that several elements of
 // a tile meet.
 void find_table_gradients(Mod& mod);
+// Makes gradients by distance those of tables too if some other is of a table: a kernel has warps
+// for one kind of sums. Does nothing if grids take all tables, whose sums are by distance as well.
+// Needs find_grid_gradients().
+void join_distances_to_tables(Mod& mod);
 // The number by which the elements' dS is multiplied if there is no sum_factor: -0.5 for `score -
 // t[...] * 0.5`.
 double table_factor(const Mod& mod, const ReadGradient& gradient);

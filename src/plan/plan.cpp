@@ -55,12 +55,19 @@ std::string_view why_not_by_element(const passes::Mod& mod) {
             return mod.dependence[gradient.read].has(analysis::Dependence::score);
         }))
         return "an index of a learned read uses the score";
+    const passes::TileSums tile{.key_width = passes::key_width_of_gradients(mod),
+                                .sums_tables = passes::sums_tables(mod),
+                                .sums_grids = passes::sums_grids(mod),
+                                .sums_shifts = passes::sums_shifts(mod)};
+    if (passes::count_few_entries(mod) > 0 &&
+        std::ranges::any_of(mod.gradients, [&](const passes::ReadGradient& gradient) {
+            return gradient.is_of_table &&
+                   passes::gradient_sum(mod, gradient, tile) == passes::GradientSum::element;
+        }))
+        return "elements would wait for each other at entries of a table";
     // With more sums, a compile takes minutes, and the generic kernel is as fast.
     constexpr int kMostSums = 2;
-    const int sums = passes::count_sums_by(mod, passes::GradientSum::element,
-                                           {.key_width = passes::key_width_of_gradients(mod),
-                                            .sums_tables = passes::sums_tables(mod),
-                                            .sums_shifts = passes::sums_shifts(mod)});
+    const int sums = passes::count_sums_by(mod, passes::GradientSum::element, tile);
     return sums > kMostSums ? "memory adds up several gradients of each element" : "";
 }
 

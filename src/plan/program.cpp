@@ -187,8 +187,8 @@ Program::Program(passes::Mod mod, CompileOptions options, Target target)
     const bool sums_grids = passes::sums_grids(mod_);
     backward_.grid_places = sums_grids ? static_cast<int>(mod_.digit_places.size()) : 0;
     backward_.sums_shifts = passes::sums_shifts(mod_);
-    if (backward_.sums_shifts) {
-        // The warps that copy biases and add tiles are busy with sums of shifted reads.
+    if (backward_.sums_shifts || backward_.sums_tables || sums_grids) {
+        // The warps that copy biases and add tiles are busy with sums that elements would wait for.
         backward_.bias_bytes = 0;
         backward_.adds_bias_gradients = false;
     }

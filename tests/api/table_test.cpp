@@ -279,6 +279,22 @@ std::vector<Table> distances_and_rows() {
     };
 }
 
+// Of which Hopper's backward sums as tables what it sums over diagonals elsewhere.
+std::vector<Table> tables_beside_distances() {
+    const std::string kinds = "buffer t: f32[H, 5, 5] grad\nbuffer g: i32[Q_LEN]\nbuffer k: "
+                              "i32[KV_LEN]\nbuffer r: bf16[640, H] grad\nscore_mod = score + "
+                              "t[h, g[q_idx], k[kv_idx]] ";
+    return {
+        {kinds + "+ r[q_idx - kv_idx + 340, h]\nmask_mod = q_idx + 60 >= kv_idx"},
+        {kinds + "- 0.5 * r[min(int(log(abs(q_idx - kv_idx) + 1) * 5), 31), h]"},
+        {"buffer w: f32[64, H] grad\nbuffer ts: f32[B, N]\nbuffer a: f32[H]\nbuffer r: f32[H, "
+         "257] grad\nbuffer c: f32[H, N] grad\nscore_mod = score + w[min(int(sqrt(abs(ts[b, q_idx "
+         "% N] - ts[b, kv_idx]))), 63), h] + a[h] * r[h, clamp(q_idx - kv_idx, -128, 128) + 128] + "
+         "c[h, kv_idx]",
+         {{"N", 350}}},
+    };
+}
+
 // Of an image of this width, after some tokens.
 struct Image {
     int w, rows;
@@ -335,6 +351,10 @@ TEST_CASE("generic tables: numbers of a head beside them" * doctest::skip()) {
 
 TEST_CASE("generic tables: distances, queries and keys" * doctest::skip()) {
     check_generic(distances_and_rows());
+}
+
+TEST_CASE("generic tables: beside distances" * doctest::skip()) {
+    check_generic(tables_beside_distances());
 }
 
 TEST_CASE("generic tables: in an order" * doctest::skip()) {
@@ -433,6 +453,8 @@ TEST_CASE("tables: indices outside, several tables, other gradients beside them"
 }
 
 TEST_CASE("tables: numbers of a head beside them" * doctest::skip()) { check(factors()); }
+
+TEST_CASE("tables: beside distances" * doctest::skip()) { check(tables_beside_distances()); }
 
 TEST_CASE("tables: read without a gradient, sizes and lengths at the ends of shared memory" *
           doctest::skip()) {

@@ -215,6 +215,37 @@ TEST_CASE("a table is summed on chip where dS times a number of the head is its 
     CHECK(passes::gradient_sum(wide, wide.gradients[0]) == GradientSum::element);
 }
 
+TEST_CASE("beside a table, what is read by distance is summed as a table") {
+    const auto sums_of = [](const std::string& score, bool deterministic = false) {
+        passes::PipelineOptions options;
+        options.deterministic = deterministic;
+        const passes::Mod mod = test::lowered(
+            "buffer t: f32[H, 99] grad\nbuffer r: f32[H, 31, 31] grad\nbuffer a: f32[H] grad\n"
+            "buffer g: i32[KV_LEN]\nbuffer k: f32[H, 5, 5] grad\nscore_mod = score + " +
+                score,
+            options);
+        std::string names;
+        for (const passes::ReadGradient& gradient : mod.gradients)
+            names += std::string(names.empty() ? "" : " ") +
+                     std::string(passes::name(passes::gradient_sum(
+                         mod, gradient,
+                         {.sums_tables = passes::sums_tables(mod),
+                          .sums_grids = passes::sums_grids(mod) && !mod.digit_places.empty()})));
+        return names;
+    };
+    const std::string kinds = "k[h, g[q_idx], g[kv_idx]]";
+    const std::string grid = "r[h, q_idx // 16 - kv_idx // 16 + 15, q_idx % 16 - kv_idx % 16 + 15]";
+    CHECK(sums_of("t[h, q_idx - kv_idx]") == "distance");
+    CHECK(sums_of(kinds + " + t[h, q_idx - kv_idx]") == "table table");
+    CHECK(sums_of(kinds + " + a[h] * t[h, min(abs(q_idx - kv_idx), 98)]") == "table head table");
+    CHECK(sums_of(kinds + " + t[h, q_idx - kv_idx] + t[h, kv_idx]") == "table table key");
+    CHECK(sums_of(grid + " + " + kinds + " + t[h, q_idx - kv_idx]") == "table table table");
+    // In an order, elements are added to exact sums.
+    CHECK(sums_of(kinds + " + t[h, q_idx - kv_idx]", true) == "element distance");
+    // Only a read has entries, and their factor is one for a head.
+    CHECK(sums_of(kinds + " + (q_idx - kv_idx) * t[h, q_idx - kv_idx]") == "element distance");
+}
+
 TEST_CASE("gradients by differences of digits are summed by distance and by what digits borrow") {
     const auto places_of = [](const std::string& text, bool deterministic = false) {
         passes::PipelineOptions options;

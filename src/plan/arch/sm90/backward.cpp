@@ -290,11 +290,10 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
     config.owns_keys = true;
     const bool is_last = at + 1 == all.size();
     // A few spilled words cost some percent, and the generic kernel has half the speed, unless
-    // elements are added in memory one by one.
+    // elements are added in memory one by one and nothing is summed on chip.
     const bool adds_elements =
-        (request.adds_elements ||
-         ((request.sums_tables || request.grid_places > 0) && tile.table_words == 0)) &&
-        config.key_width == 0;
+        (request.adds_elements || request.sums_tables || request.grid_places > 0) &&
+        tile.table_words == 0 && config.key_width == 0;
     // Limits in bytes. A kernel that spills little is as fast in a form that saves registers. One
     // that spills more is faster with smaller tiles or, with kSavableOfElements, as the generic
     // kernel.
@@ -374,6 +373,11 @@ KernelConfig helper(KernelKind kind, std::string_view path, std::string_view ent
 }
 
 } // namespace
+
+bool has_room_for_tables(const KernelRequest& request) {
+    return std::ranges::any_of(fused_tiles(request),
+                               [](const FusedTile& tile) { return tile.table_words > 0; });
+}
 
 KernelConfig delta_kernel() {
     KernelConfig config =

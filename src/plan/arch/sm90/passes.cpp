@@ -56,8 +56,10 @@ std::string_view why_not(const KernelRequest& request) {
     case KernelKind::backward_fused:
         if (!shares_keys_between_warpgroups(request)) return "";
         if (request.is_ragged) return "that of wide heads is for dense tensors";
-        return request.deterministic
-                   ? "additions of dq from registers, which wide heads need, have no order"
+        if (request.deterministic)
+            return "additions of dq from registers, which wide heads need, have no order";
+        return (request.sums_tables || request.grid_places > 0) && !has_room_for_tables(request)
+                   ? "that of wide heads has no room for sums of tables"
                    : "";
     default: return "only the generic kernels are split";
     }

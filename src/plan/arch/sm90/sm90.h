@@ -42,6 +42,7 @@ std::vector<ForwardSchedule> forward_schedules(const KernelRequest& request);
 std::vector<KernelConfig> backward_candidates(const KernelRequest& request);
 // See BackwardShape::shares_keys().
 bool shares_keys_between_warpgroups(const KernelRequest& request);
+bool has_room_for_tables(const KernelRequest& request); // whether some tile sums them on chip
 KernelConfig delta_kernel();
 KernelConfig convert_kernel(int head_dim);
 KernelConfig expand_kernel();
