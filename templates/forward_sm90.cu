@@ -252,8 +252,9 @@ struct Consumer {
         key_kinds.store_queries(arguments, place, length, attention.scale, warp_row, shared,
                                 query.stage, thread);
         AddendStep::store_queries(attention, arguments, place, shared, thread);
-        Logits logits(attention, arguments, place, length, warp_row, thread.lane,
-                      tables.wait(shared));
+        const unsigned in_tables = tables.wait(shared);
+        key_kinds.find_copies(in_tables);
+        Logits logits(attention, arguments, place, length, warp_row, thread.lane, in_tables);
         Softmax softmax;
         Output output;
 #pragma unroll
@@ -328,11 +329,19 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 }
 
 #ifdef FLEXC_EXPANDS
-// Computes tabulated vectors by distance and by key. Launched before the forward, if it has any.
+// Computes kinds of pairs, and tabulated vectors by distance and by key. Launched before the
+// forward, if it has any.
 extern "C" __global__ void __launch_bounds__(kExpandedStep)
     flexc_forward_expand_sm90(const __grid_constant__ KernelArguments attention,
                               const __grid_constant__ mod::Arguments arguments) {
-    const int block = static_cast<int>(blockIdx.x);
+    int block = static_cast<int>(blockIdx.x);
+    if constexpr (kHasPairKinds) {
+        if (block < pair_tiles(attention)) {
+            expand_pairs(attention, arguments, block);
+            return;
+        }
+        block -= pair_tiles(attention);
+    }
     const int of_distances =
         mod::TabulatedVectors::kByDistance == 0
             ? 0

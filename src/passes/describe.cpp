@@ -115,7 +115,14 @@ std::string describe_read(const Mod& mod, const std::vector<ShiftedRead>& shifte
                        std::string(name(mod.place[read])) + pattern(mod, read) + "; " +
                        checks(mod, read) + "\n";
     const bool by_kinds = is_by_kinds(mod, kinds, read);
-    if (by_kinds)
+    if (by_kinds && kinds.are_of_pairs)
+        text += formatted(
+            "  read: in a warp-specialized forward once for a head and each of {} kinds of pairs of "
+            "a query and a key; which kind each pair is of is stored before it as a byte, once for "
+            "all heads; for elements from a copy for each lane in shared memory, where there is "
+            "room\n",
+            kinds.count);
+    else if (by_kinds)
         text += formatted(
             "  read: in a warp-specialized forward once for a query and each of {} kinds of "
             "keys; for elements with the products of queries and keys, where columns "

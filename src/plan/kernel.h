@@ -100,6 +100,7 @@ struct KernelRequest {
     bool can_start_with_distances = false, can_multiply_slope = false;
     bool adds_kinds_alone = false; // apart from products by key_kinds, nothing changes the scores
     int key_kinds = 0;             // kinds of keys whose addends QK may multiply; 0 for none
+    bool kinds_are_of_pairs = false; // of a query and a key: passes::KeyKinds::are_of_pairs
     // Sets of shifted reads that the forward may copy: first the largest, down to a single read.
     std::vector<ShiftedTiles> shifts;
     // Entries of each table that the forward may keep on chip; 0 if known only at a call.

@@ -172,6 +172,7 @@ Program::Program(passes::Mod mod, CompileOptions options, Target target)
     }
     const passes::ScoreParts& with_kinds = decomposed_with_kinds_.parts;
     forward_.key_kinds = with_kinds.kinds.count;
+    forward_.kinds_are_of_pairs = with_kinds.kinds.are_of_pairs;
     forward_.adds_kinds_alone =
         passes::are_products(decomposed_with_kinds_.mod.program.graph, with_kinds);
     forward_.tabulated_with_kinds = passes::tabulated_values(decomposed_with_kinds_);

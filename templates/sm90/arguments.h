@@ -25,6 +25,8 @@ struct KernelArguments : AttentionArguments {
     int blocks_of_head;    // number of blocks of a head of keys
     int* row_block_states; // states of dq_accumulator's row blocks; null: all blocks add
     int* tiles_taken;      // key tiles taken beside each block's first, in a persistent backward
+    // What was computed before for each query and key, [B, Q, KV], by tiles: pair_kinds.cuh.
+    unsigned char* pair_kinds;
 };
 
 } // namespace sm90

@@ -11,6 +11,7 @@
 #include "common/math.cuh"
 #include "common/select.h"
 #include "sm90/forward_kind_copies.cuh"
+#include "sm90/forward_pair_kinds.cuh"
 #include "sm90/pack.cuh"
 #include "sm90/tma.cuh"
 
@@ -145,6 +146,9 @@ class MultipliedKeyKinds : public KeyKindProducers {
 };
 
 using KeyKinds = Select<mod::kSizes.kind_columns != 0, MultipliedKeyKinds,
-                        Select<mod::kSizes.kind_copies != 0, CopiedKeyKinds, NoKeyKinds>>;
+                        Select<mod::kSizes.kind_copies != 0, CopiedKeyKinds,
+                               Select<kHasPairKinds, CopiedPairKinds, NoKeyKinds>>>;
+using TableStages = Select<kStagesTables, StagedSlices<TableSlices>,
+                           Select<kHasPairKinds, StagedSlices<PairAddends>, NoStagedTables>>;
 
 } // namespace sm90

@@ -42,6 +42,10 @@ static_assert(kLayout.bytes <= mod::kSharedBytes);
 
 constexpr KindCopiesLayout kKindCopies = kind_copies_layout(mod::kKeyTile, mod::kSizes.kind_copies);
 
+constexpr bool kHasPairKinds = mod::kSizes.pair_kinds != 0;
+constexpr PairKindsLayout kPairKinds =
+    pair_kinds_layout(mod::kQueryTile, mod::kKeyTile, mod::kSizes.pair_kinds);
+
 constexpr int kRowBytes = ForwardLayout::kRowBytes; // of a panel's row
 static_assert(kRowBytes == 2 * kPanelColumns);
 constexpr int kQueryPanel = mod::kQueryTile * kRowBytes, kKeyPanel = mod::kKeyTile * kRowBytes;
@@ -58,10 +62,11 @@ using TabulatedRing = Stages<kLayout.tabulated.stages, kLayout.tabulated.bytes>;
 // an operand of products (see forward_index_2d.cuh), full and empty with their keys; else floats.
 using Index2dRing = Stages<kLayout.index_2d_rows.stages, kLayout.index_2d_rows.bytes>;
 using KeyAddendRing = Stages<kLayout.key_addends.stages, kLayout.key_addends.bytes>;
+using PairKindRing = Stages<kLayout.pair_kinds.stages, kLayout.pair_kinds.bytes>;
 using TableRing = Stages<kLayout.tables.stages, kLayout.tables.bytes>;
 using KeyTasks = Stages<kLayout.key_tasks.stages, kLayout.key_tasks.bytes>;
 
-constexpr bool kStagesTables = mod::kSizes.table_words != 0;
+constexpr bool kStagesTables = mod::kSizes.table_words != 0 && !kHasPairKinds;
 constexpr bool kMultipliesKeyAddend = mod::kSizes.multiplies_key_addend;
 constexpr bool kMultipliesSlope = mod::kSizes.multiplies_slope;
 // Vectors by key whose slices are staged begin with this one.
@@ -128,6 +133,7 @@ struct Shared {
     TableRing tables;
     KeyTasks key_tasks;        // tasks for the threads that copy keys
     KeyAddendRing key_addends; // operands, full and empty with their keys
+    PairKindRing pair_kinds;   // of pairs, full and empty with their keys
     unsigned unit;             // what addends are multiplied with, for eight rows
     unsigned tasks;            // one for each stage of queries
     unsigned spare;            // a word that is never read
@@ -145,7 +151,8 @@ struct Shared {
           index_2d_rows(at<Index2dRing>(memory, kLayout.index_2d_rows)),
           tables(at<TableRing>(memory, kLayout.tables)),
           key_tasks(at<KeyTasks>(memory, kLayout.key_tasks)),
-          key_addends(at<KeyAddendRing>(memory, kLayout.key_addends)), unit(memory + kLayout.unit),
+          key_addends(at<KeyAddendRing>(memory, kLayout.key_addends)),
+          pair_kinds(at<PairKindRing>(memory, kLayout.pair_kinds)), unit(memory + kLayout.unit),
           tasks(memory + kLayout.tasks), spare(memory + kLayout.spare),
           key_blocks(memory + kLayout.key_blocks), lengths(memory + kLayout.lengths),
           kind_places(memory + kLayout.kind_places), kind_copies(memory + kLayout.kind_copies),

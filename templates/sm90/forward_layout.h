@@ -27,8 +27,11 @@ struct ForwardSizes {
     bool copies_keys = false;              // threads copy keys and values, not TMA
     int kind_columns = 0; // for kinds of keys; 0 where no addend comes with products by kinds
     int kind_copies = 0;  // kinds of keys whose addends each lane has a copy of; 0 where none has
+    int pair_kinds = 0;   // the same for kinds of pairs of a query and a key
 
-    FLEXC_SHARED constexpr bool adds_kinds() const { return kind_columns != 0 || kind_copies != 0; }
+    FLEXC_SHARED constexpr bool adds_kinds() const {
+        return kind_columns != 0 || kind_copies != 0 || pair_kinds != 0;
+    }
     // Whether QK has one more step, whose operands are 16 bytes for each row, without a swizzle.
     FLEXC_SHARED constexpr bool has_addend_step() const {
         return multiplies_index_2d_rows || multiplies_key_addend || multiplies_slope;
@@ -106,6 +109,25 @@ FLEXC_SHARED constexpr KindCopiesLayout kind_copies_layout(int key_tile, int kin
             KindCopiesLayout::kRows * row_bytes};
 }
 
+// Kinds of pairs of a query and a key that lanes have copies of. A byte says which copy an element
+// takes. Those of a lane's row in a tile are side by side, and chunks of 16 of a warp's lanes, so
+// that loads meet no bank twice. All warps read the same copies, which have the place of a table.
+struct PairKindsLayout {
+    static constexpr int kChunk = 16;
+    int row_chunks; // of a lane's row
+    int warp_bytes, tile_bytes;
+    int copy_words; // of all kinds, and of pairs of no kind
+};
+FLEXC_SHARED constexpr PairKindsLayout pair_kinds_layout(int query_tile, int key_tile, int kinds) {
+    constexpr int kWarpLanes = 32, kWarpRows = 16;
+    const int row_chunks = KindCopiesLayout::lane_bytes(key_tile) / PairKindsLayout::kChunk;
+    const int warp_bytes =
+        KindCopiesLayout::kRows * row_chunks * kWarpLanes * PairKindsLayout::kChunk;
+    if (kinds == 0) return {row_chunks, warp_bytes, 0, 0};
+    return {row_chunks, warp_bytes, query_tile / kWarpRows * warp_bytes,
+            (kinds + 1) * KindCopiesLayout::kCopyBytes / 4};
+}
+
 // Bytes for the ends of a shifted read's lines: a line that is beyond a clamp is one float.
 FLEXC_SHARED constexpr int shifted_end_bytes(int lines) { return 4 * lines; }
 
@@ -126,6 +148,7 @@ struct ForwardLayout {
 
     RingLayout queries, keys, values, biases, shifted_ends, tabulated, index_2d_rows, tables;
     RingLayout key_addends; // operands, full and empty with their keys
+    RingLayout pair_kinds;  // of pairs, full and empty with their keys
     RingLayout key_tasks;   // of tasks for the threads that copy keys
     int tasks = 0;          // one for each stage of queries
     int spare = 0;          // a word that is never read
@@ -219,6 +242,9 @@ FLEXC_SHARED constexpr ForwardLayout forward_layout(const ForwardSizes& sizes) {
         next.ring(sizes.stages, sizes.index_2d_rows * sizes.query_tile * addend_bytes);
     layout.key_addends = next.ring(sizes.multiplies_key_addend ? sizes.stages : 0,
                                    sizes.key_tile * ForwardLayout::kAddendBytes);
+    const int pair_bytes =
+        pair_kinds_layout(sizes.query_tile, sizes.key_tile, sizes.pair_kinds).tile_bytes;
+    layout.pair_kinds = next.ring(pair_bytes != 0 ? sizes.stages : 0, pair_bytes);
     if (sizes.multiplies_slope) {
         layout.slopes = next.take(sizes.query_tile / 64 * ForwardLayout::kUnitBytes);
         layout.slope_keys = next.take(sizes.key_tile * ForwardLayout::kAddendBytes);

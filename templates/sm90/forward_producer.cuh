@@ -90,6 +90,7 @@ __device__ inline void produce(const KernelArguments& attention, const mod::Argu
             load_stage(shared.keys, key, maps.k, at, kKeyPanel, kPanels, [&](int stage) {
                 KeyBlocks::announce(shared, stage, block);
                 KeyAddends::load(attention, task, block.index, shared, stage);
+                PairKinds::load(attention, task, block.index, shared, stage);
             });
             tabulated.load_slices(attention, task, block.index, shared);
         };

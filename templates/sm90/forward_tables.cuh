@@ -125,7 +125,16 @@ struct NoStagedTables {
     __device__ void release(const Shared&) {}
 };
 
-class StagedTables : public NoStagedTables {
+// Copies the slices of all tables, where they have room.
+struct TableSlices {
+    static __device__ void copy(const mod::At& at, const HeadPlace&, bool is_first, int b, int h,
+                                unsigned to, float per_product, int thread) {
+        if (tables_have_room(at)) copy_tables(at, is_first, b, h, to, per_product, thread);
+    }
+};
+
+// Stages of what Slices copies of a head.
+template <typename Slices> class StagedSlices : public NoStagedTables {
   public:
     static constexpr int kProducers = kTableThreads;
     static __device__ void initialise(const Shared& shared) {
@@ -142,9 +151,8 @@ class StagedTables : public NoStagedTables {
             shared.tables.empty(slot.stage).wait(slot.parity ^ 1);
             const int old_b = slot.stage == 0 ? b[0] : b[1], old_h = slot.stage == 0 ? h[0] : h[1];
             visit_element(attention, arguments, place, 0, 0, [&](const mod::At& at) {
-                if (tables_have_room(at))
-                    copy_tables(at, old_b == kNone, old_b, old_h, shared.tables.at(slot.stage),
-                                1 / attention.scale, thread);
+                Slices::copy(at, place, old_b == kNone, old_b, old_h, shared.tables.at(slot.stage),
+                             1 / attention.scale, thread);
             });
             (slot.stage == 0 ? b[0] : b[1]) = task.b;
             (slot.stage == 0 ? h[0] : h[1]) = task.h;
@@ -165,7 +173,5 @@ class StagedTables : public NoStagedTables {
   private:
     Position<TableRing> slot_;
 };
-
-using TableStages = Select<kStagesTables, StagedTables, NoStagedTables>;
 
 } // namespace sm90

@@ -34,6 +34,8 @@ struct NoKeyKinds {
     // behind it.
     __device__ void store_queries(const mod::Arguments&, const HeadPlace&, const SequenceLength&,
                                   float, int, const Shared&, int, const ConsumerThread&) {}
+    // Called by consumers at a tile of queries: where copies of what a head adds are.
+    __device__ void find_copies(unsigned) {}
     // Called by consumers: load what products are added to, for keys that have arrived.
     __device__ void start(Scores&, const Shared&, const Position<Keys>&,
                           const ConsumerThread&) const {}

@@ -57,8 +57,9 @@ class DenseTiles {
     __device__ int tiles() const { return tiles_ * heads_; }
 
     __device__ Tile tile(int index) const {
-        // Heads, or batch entries, that read the same biases read them together.
-        if constexpr (kReadsBias && mod::DenseBias::kIsSharedByHeads) {
+        // Heads, or batch entries, that read the same biases, or kinds of pairs, read them together.
+        if constexpr ((kReadsBias && mod::DenseBias::kIsSharedByHeads) ||
+                      (kHasPairKinds && !kRowsDiffer)) {
             const int of_batch = heads_ / batch_, tile = index / of_batch;
             return rows_of(tile / tiles_ * of_batch + index % of_batch,
                            tile % tiles_ * mod::kQueryTile);

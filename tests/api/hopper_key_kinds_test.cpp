@@ -1,4 +1,4 @@
-// Kinds of keys in Hopper's kernels: random members of the class, and programs at its ends.
+// Kinds of keys, and of pairs, in Hopper's kernels: random members of the class, and programs at its ends.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -149,6 +149,43 @@ TEST_CASE("kinds of keys: several tables, and one for each query" * doctest::ski
         test::check_on_hopper(of_text("buffer t: f32[8, 5]\nscore_mod = score + t[kv_idx // 40, "
                                       "k[b, q_idx]]",
                                       DType::bf16, head_dim));
+    }
+}
+
+TEST_CASE("kinds of pairs: random members" * doctest::skip()) {
+    constexpr int kMembers = 8;
+    const std::uint32_t seed = test::seed_of_members();
+    CAPTURE(seed);
+    test::RandomChoices choices(seed);
+    const auto below = [&](int n) { return choices.below(n); };
+    for (int i = 0; i < kMembers; ++i) {
+        const int kinds = 1 + below(below(2) == 0 ? 255 : 64);
+        const std::string last = std::to_string(kinds - 1);
+        Case one;
+        const bool by_batch = below(3) != 0, is_turned = below(2) == 0;
+        const std::string batch_dim = by_batch ? "B, " : "", b = by_batch ? "b, " : "";
+        const std::string d = "d[" + b + (is_turned ? "kv_idx, q_idx]" : "q_idx, kv_idx]");
+        one.text =
+            "buffer d: " + choices.one_of({"i32", "i64", "u8", "i16"}) + "[" + batch_dim +
+            (is_turned ? "KV_LEN, Q_LEN]" : "Q_LEN, KV_LEN]") + "\nbuffer t: " +
+            choices.one_of({"f32", "bf16", "f16"}) + "[H, " + std::to_string(kinds) + "]" +
+            choices.one_of({"", " grad"}) +
+            "\nbuffer a: f32[H]\nbuffer c: f32[KV_LEN]\nbuffer r: f32[H, 900]\nscore_mod = score " +
+            choices.one_of({"+ ", "- ", "+ 0.5 * ", "+ a[h] * "}) + "t[h, " +
+            std::vector<std::string>{d, d + " - 1", "min(max(" + d + ", 0), " + last + ")",
+                                     "where(q_idx == 0, 0, " + d + ")"}[below(4)] +
+            "]" +
+            choices.one_of({"", "", " + c[kv_idx]", " + a[h] * (kv_idx - q_idx)",
+                            " + r[h, min(abs(q_idx - kv_idx), 899)]"}) +
+            "\n" +
+            choices.one_of({"", "mask_mod = q_idx >= kv_idx - 40\n",
+                            "mask_mod = (q_idx // 40) % 2 == (kv_idx // 40) % 2\n"});
+        test::draw_call(choices, one);
+        one.q_offset = one.kv_offset = 0;
+        // Some are outside.
+        const int step = 1 + below(30), count = std::min(kinds + below(3), 256);
+        one.integers["d"] = [=](std::int64_t j) { return j * step % 257 % count; };
+        test::check_on_hopper(one);
     }
 }
 

@@ -241,6 +241,10 @@ std::vector<KernelCase> compile_matrix() {
     for (const int head_dim : {64, 128}) {
         cases.push_back(hopper("kinds", kinds(head_dim / 8, ""), head_dim, head_dim));
         cases.push_back(hopper("many_kinds", kinds(32, ""), head_dim, head_dim));
+        cases.push_back(hopper("kinds_of_pairs",
+                               "buffer d: i32[B, Q_LEN, KV_LEN]\nbuffer t: f32[H, 64]\n"
+                               "score_mod = score + t[h, d[b, q_idx, kv_idx]]\n",
+                               head_dim, head_dim));
         cases.push_back(hopper_backward(KernelKind::backward_fused, "learned_kinds",
                                         kinds(32, " grad"), head_dim, head_dim));
     }

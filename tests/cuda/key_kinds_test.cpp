@@ -1,6 +1,8 @@
-// Kinds of keys in forward_sm90.cu: products of the columns that a warp of the host stores, and
-// what it adds apart, or reads from the copies of its lanes, against the score mod of each element.
+// Kinds of keys and of pairs in forward_sm90.cu: products of the columns that a warp of the host
+// stores, and what it adds apart, or reads from the copies of its lanes, against the score mod of
+// each element.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <initializer_list>
 #include <limits>
@@ -115,6 +117,44 @@ extern "C" bool run(const unsigned long long* words, const KernelArguments* atte
 }
 )";
 
+// What a warp reads from the copies of a head, by the bytes of its pairs.
+constexpr std::string_view kPairs = R"(
+#include "mod.cuh"
+#include "sm90/forward_key_kinds.cuh"
+using namespace sm90;
+extern "C" bool run(const unsigned long long* words, const KernelArguments* attention, int head,
+                    int warp_row, int first_key, float* to) {
+    const mod::Arguments& arguments = *reinterpret_cast<const mod::Arguments*>(words);
+    const HeadPlace place(*attention, arguments, head);
+    constexpr unsigned kKinds = 0, kCopies = 1 << 16;
+    std::memset(memory_of_block, 0xff, sizeof memory_of_block);
+    static_assert(kPairKinds.tile_bytes <= kCopies);
+    const int tile_row = warp_row % mod::kQueryTile, first_row = warp_row - tile_row;
+    // Those of all heads are stored for the first one.
+    const HeadPlace first(*attention, arguments, head / attention->heads * attention->heads);
+    for (unsigned thread = 0; thread < kExpandedStep; ++thread)
+        store_pairs(*attention, arguments, first, first_row, first_key, memory_of_block + kKinds,
+                    thread, kExpandedStep);
+    const mod::Row row =
+        mod::at_row(arguments, place.launch, place.head, place.b, place.h, place.h_kv, 0);
+    for (int thread = 0; thread < kTableThreads; ++thread)
+        PairAddends::store_copies(arguments, place, row, 0, kCopies, 1 / attention->scale, thread,
+                                  kTableThreads);
+    first_of_tables = kCopies;
+    end_of_tables = kCopies + 4 * kPairKinds.copy_words;
+    reads_outside_tables = 0;
+    run_warp([&](int lane) {
+        const ConsumerThread thread{tile_row / 64, lane, tile_row / 16 % 4};
+        Scores scores;
+        CopiedPairKinds::load(scores, kKinds, kCopies, thread);
+        for (int i = 0; i < kScores; ++i)
+            to[(lane / 4 + 8 * fragment_row(i)) * mod::kKeyTile + lane % 4 * 2 +
+               fragment_column(i)] = reads_outside_tables == 0 ? scores[i] : 12345.0f;
+    });
+    return true;
+}
+)";
+
 constexpr int kRounds = 2; // for each program
 
 bool is_near(double x, double y, double relative) {
@@ -143,12 +183,15 @@ void check(const Way& way, const std::string& text, int kinds, std::mt19937& ran
                                       .head_dim = head_dim,
                                       .head_dim_v = head_dim,
                                       .has_score_mod = true,
-                                      .key_kinds = kinds};
+                                      .key_kinds = kinds,
+                                      .kinds_are_of_pairs = way.text == kPairs};
     const plan::KernelConfig config = plan::candidates(request).front();
     const plan::sm90::Forward* forward = plan::sm90::forward_of(config);
     REQUIRE(forward != nullptr);
     REQUIRE((way.text == kProducts ? forward->sizes.kind_columns >= kinds
+             : way.text == kPairs  ? forward->sizes.pair_kinds == kinds
                                    : forward->sizes.kind_copies == kinds));
+    REQUIRE(decomposed.parts.kinds.are_of_pairs == (way.text == kPairs));
     const test::HostModule module(
         std::string(way.text),
         cuda::emit_mod(decomposed.mod, decomposed.parts, config, {.dtype = DType::f16}));
@@ -211,6 +254,12 @@ void check_copies(const std::string& text, int kinds, std::mt19937& random, doub
     check({kCopies, head_dim, true}, text, kinds, random, special);
 }
 
+void check_pairs(const std::string& text, int kinds, std::mt19937& random, double special = 0) {
+    // Some have tiles of less than 128 keys.
+    const int head_dim = std::array{16, 64, 128, 192, 256}[random() % 5];
+    check({kPairs, head_dim, true}, text, kinds, random, special);
+}
+
 const std::string kKinds = "buffer g: i32[B, Q_LEN]\nbuffer k: i32[B, KV_LEN]\n";
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
@@ -249,6 +298,47 @@ Member random_member(std::mt19937& random, int most_kinds) {
             kinds};
 }
 
+// An index that is stored for each pair, whose dims have any order, clamped or not.
+Member random_pairs(std::mt19937& random) {
+    const auto below = test::draws_below(random);
+    const auto one_of = [&](std::initializer_list<const char*> texts) {
+        return std::string(texts.begin()[below(static_cast<int>(texts.size()))]);
+    };
+    using Dims = std::vector<std::pair<std::string, std::string>>;
+    const auto shuffled = [&](Dims dims) {
+        std::ranges::shuffle(dims, random);
+        std::pair<std::string, std::string> all;
+        for (const auto& [dim, at] : dims) {
+            all.first += (all.first.empty() ? "" : ", ") + dim;
+            all.second += (all.second.empty() ? "" : ", ") + at;
+        }
+        return all;
+    };
+    const int kinds = below(4) == 0 ? 1 + below(255) : 1 + below(12);
+    Dims of_pairs = {{"Q_LEN", "q_idx"}, {"KV_LEN", "kv_idx"}};
+    if (below(3) != 0) of_pairs.emplace_back("B", "b");
+    const auto [pair_dims, pair_index] = shuffled(of_pairs);
+    const std::string d = "d[" + pair_index + "]";
+    const std::string kind = std::vector<std::string>{
+        d, d + " * 3 - 2", "min(max(" + d + ", 1), " + std::to_string(kinds - 1) + ")",
+        "where(q_idx == 0, 0, " + d + ")", "where(kv_idx > q_idx, 2, " + d + " + k[kv_idx])"}[below(5)];
+    std::string text = "buffer d: " + one_of({"i32", "i64", "u8", "i16"}) + "[" + pair_dims +
+                       "]\nbuffer k: i32[KV_LEN]\nbuffer a: f32[H]\n";
+    std::string score = "score";
+    const int tables = 1 + below(2);
+    for (int i = 0; i < tables; ++i) {
+        Dims dims = {{std::to_string(kinds), kind}};
+        if (below(3) != 0) dims.emplace_back("H", "h");
+        if (below(3) == 0) dims.emplace_back("B", "b");
+        const auto [table_dims, index] = shuffled(dims);
+        const std::string name = i == 0 ? "t" : "u";
+        text += "buffer " + name + ": " + one_of({"f32", "bf16", "f16"}) + "[" + table_dims + "]\n";
+        score += one_of({" + ", " - ", " + 0.5 * ", " + a[h] * "}) + name + "[" + index + "]";
+    }
+    return {text + "score_mod = " + score + "\n" + one_of({"", "mask_mod = q_idx >= kv_idx\n"}),
+            kinds};
+}
+
 } // namespace
 
 TEST_CASE("what kinds of keys add is a product of columns") {
@@ -277,6 +367,28 @@ TEST_CASE("random members of the class of kinds of keys") {
     }
 }
 
+TEST_CASE("random members of the class of kinds of pairs") {
+    const std::uint32_t seed = std::random_device()();
+    CAPTURE(seed);
+    std::mt19937 random(seed);
+    for (int i = 0; i < 6; ++i) {
+        const Member member = random_pairs(random);
+        check_pairs(member.text, member.kinds, random);
+    }
+}
+
+TEST_CASE("addends by kinds of pairs are what they are") {
+    std::mt19937 random(20261128);
+    for (const double special :
+         {-1e30, -kInfinity, kInfinity, std::numeric_limits<double>::quiet_NaN()})
+        check_pairs("buffer d: u8[B, Q_LEN, KV_LEN]\nbuffer t: f32[H, 5]\n"
+                    "score_mod = score + t[h, d[b, q_idx, kv_idx] - 1]",
+                    5, random, special);
+    check_pairs("buffer d: i64[Q_LEN, KV_LEN]\nbuffer t: f32[H, 255]\n"
+                "score_mod = score + t[h, d[q_idx, kv_idx] * 80]",
+                255, random);
+}
+
 TEST_CASE("addends by kinds that two numbers are not enough for are added apart") {
     std::mt19937 random(20261126);
     const std::string text =
@@ -301,13 +413,19 @@ TEST_CASE("of more kinds of keys each lane has copies, whatever is added") {
 }
 
 TEST_CASE("programs whose keys enter otherwise have no kinds") {
-    const std::string kinds = "buffer g: i32[Q_LEN]\nbuffer k: i32[KV_LEN]\nbuffer t: f32[6, 6]\n";
+    const std::string kinds = "buffer g: i32[Q_LEN]\nbuffer k: i32[KV_LEN]\nbuffer t: f32[6, 6]\n"
+                              "buffer d: i32[9, Q_LEN, KV_LEN]\nbuffer w: f32[256]\n";
     for (const std::string_view score :
          {"score * 0.5 + t[g[q_idx], k[kv_idx]]", "score + tanh(t[g[q_idx], k[kv_idx]])",
           "score + t[g[q_idx], k[kv_idx]] * k[kv_idx]", "score + t[k[kv_idx], k[kv_idx] + q_idx]",
           "score + t[g[q_idx], k[kv_idx]] + t[g[q_idx], 5 - k[kv_idx]]",
           "9 * tanh((score + t[g[q_idx], k[kv_idx]]) / 9)",
-          "score + t[g[q_idx], min(k[kv_idx], q_idx)]"}) {
+          "score + t[g[q_idx], min(k[kv_idx], q_idx)]",
+          // Not stored for pairs; of a head; of a query beside the pair; of more than are bytes.
+          "score + t[0, (q_idx + kv_idx) % 6]", "score + t[0, d[h, q_idx, kv_idx]]",
+          "score + t[g[q_idx], d[0, q_idx, kv_idx]]", "score + w[d[0, q_idx, kv_idx]]",
+          "score + g[q_idx] * t[0, d[0, q_idx, kv_idx]]",
+          "score + t[0, d[b, q_idx, kv_idx]] + t[0, d[0, q_idx, kv_idx]]"}) {
         CAPTURE(score);
         auto mod = test::lower_text(kinds + "score_mod = " + std::string(score), 64, 64, false);
         REQUIRE(mod.has_value());
@@ -350,4 +468,28 @@ TEST_CASE("kinds of keys take at most a quarter of the columns of queries, and m
     CHECK(candidate(32, 128).key_tile == 128);
     CHECK(candidate(32, 128).reason.find("a copy of their addends for each thread") !=
           std::string::npos);
+}
+
+TEST_CASE("kinds of pairs have as many copies as there is room for, and bytes with each tile") {
+    const auto sizes = [](int kinds, int head_dim) {
+        const plan::KernelConfig config = plan::candidates({.arch = 90,
+                                                            .dtype = DType::bf16,
+                                                            .head_dim = head_dim,
+                                                            .head_dim_v = head_dim,
+                                                            .has_score_mod = true,
+                                                            .adds_kinds_alone = true,
+                                                            .key_kinds = kinds,
+                                                            .kinds_are_of_pairs = true})
+                                              .front();
+        CHECK(config.reason.find("kinds of pairs of a query and a key") != std::string::npos);
+        return plan::sm90::forward_of(config)->sizes;
+    };
+    for (const int kinds : {1, 64, 255}) {
+        CHECK(sizes(kinds, 64).query_tile == 192);
+        CHECK(sizes(kinds, 64).table_stages == 2);
+        CHECK(sizes(kinds, 128).query_tile == 128);
+        CHECK(sizes(kinds, 128).key_tile == 128);
+    }
+    CHECK(sizes(64, 128).table_words == 65 * 32);
+    CHECK(::sm90::forward_layout(sizes(64, 64)).pair_kinds.bytes == 192 * 128);
 }

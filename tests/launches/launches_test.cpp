@@ -67,6 +67,8 @@ const std::vector<Program> kPrograms = {
              "score + rows[b, h, q_idx, kv_idx // 64] + columns[b, h, q_idx, kv_idx % 64]"},
     {"kinds", "buffer t: f32[8, 8, H] grad\nbuffer g: i32[Q_LEN]\n"
               "score + t[g[q_idx], g[kv_idx], h]"},
+    {"kinds_of_pairs", "buffer t: f32[H, 64] grad\nbuffer d: i32[B, Q_LEN, KV_LEN]\n"
+                       "score + t[h, d[b, q_idx, kv_idx]]"},
     {"softcap", "20 * tanh(score / 20)"},
     {"sinks", "buffer sinks: f32[H] grad\nsink = sinks[h] + q_idx * 0.5\nscore", "q_idx >= kv_idx"},
 };

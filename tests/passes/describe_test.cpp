@@ -64,6 +64,18 @@ TEST_CASE("dependence: kinds that Hopper's kernels multiply by are named, and wh
           std::string::npos);
 }
 
+TEST_CASE("dependence: kinds of pairs that are stored for all heads are named") {
+    const std::string text = passes::describe_dependence(
+        test::lowered("buffer t: f32[H, 64] grad\nbuffer d: i32[B, Q_LEN, KV_LEN]\n"
+                      "score_mod = score + t[h, min(max(d[b, q_idx, kv_idx], 0), 63)]"));
+    CHECK(text.find("  read: in a warp-specialized forward once for a head and each of 64 kinds of "
+                    "pairs of a query and a key; which kind each pair is of is stored before it as "
+                    "a byte, once for all heads; for elements from a copy for each lane in shared "
+                    "memory, where there is room\n"
+                    "  read: else in a warp-specialized forward from a copy of the head's slice") !=
+          std::string::npos);
+}
+
 TEST_CASE(
     "dependence: the class of a read, why it is none above, and what is different in pieces") {
     const auto class_of = [](const std::string& index) {

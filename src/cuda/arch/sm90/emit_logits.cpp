@@ -124,6 +124,7 @@ std::string emit_sizes(const ::sm90::ForwardSizes& sizes) {
     constant.member("multiplies_slope", sizes.multiplies_slope);
     constant.member("kind_columns", sizes.kind_columns);
     constant.member("kind_copies", sizes.kind_copies);
+    constant.member("pair_kinds", sizes.pair_kinds);
     constant.member("table_words", sizes.table_words);
     constant.member("table_stages", sizes.table_stages);
     constant.member("copies_keys", sizes.copies_keys);
@@ -208,8 +209,8 @@ std::string emit_vectors(const Layout& layout, const passes::ScoreParts& parts,
     return policy.text();
 }
 
-// Emits the functions that find the kind of a key, and what each kind adds.
-std::string emit_kinds(const Layout& layout, const passes::KeyKinds& kinds) {
+// Emits the functions that find the kind of a key or pair, and what each kind adds.
+std::string emit_kinds(const Layout& layout, const passes::KeyKinds& kinds, bool has_block_mask) {
     if (!kinds.found()) return "";
     Body kind(layout, passes::Place::element, "at.");
     kind.compute({kinds.kind});
@@ -221,6 +222,10 @@ std::string emit_kinds(const Layout& layout, const passes::KeyKinds& kinds) {
     addend.line("return " + unbracketed(addend.text(kinds.addend_of_kind)) + ";");
     Policy policy("KeyKinds");
     policy.constant("kCount", kinds.count);
+    policy.constant("kPairsUseBatch", !kinds.are_of_pairs || kinds.pairs_use_batch, true);
+    const passes::Mod& mod = layout.mod();
+    policy.constant("kHeadsSeeAlike", kinds.are_of_pairs && !has_block_mask &&
+                                          !mod.dependence[mod.mask].has(analysis::Dependence::h));
     policy.function("int kind(const At& at)", kind);
     policy.function("float addend(const At& at)", addend);
     return policy.text();
@@ -236,7 +241,7 @@ std::string emit_logit_constants(const plan::KernelConfig& config, const passes:
                        formatted("constexpr int kKeyStep = {};\n", forward.key_step) +
                        emit_schedule(*config.schedule, forward);
     // A macro, because it decides whether the template has another entry point.
-    if (forward.tabulated.any()) text += "#define FLEXC_EXPANDS\n";
+    if (forward.expands()) text += "#define FLEXC_EXPANDS\n";
     return text;
 }
 
@@ -320,7 +325,7 @@ std::string emit_logit_functions(const Layout& layout, const plan::KernelConfig&
     tables.constant("kComeFirst", !table_words.empty() && comes_first && !has_guesses);
     text += tables.text();
     text += emit_dense_bias(layout, parts.bias_read);
-    text += emit_kinds(layout, parts.kinds);
+    text += emit_kinds(layout, parts.kinds, config.has_block_mask);
     text += emit_vectors(layout, parts, forward);
     Policy key_index("KeyIndex2d");
     key_index.constant("kWidth", config.key_width);

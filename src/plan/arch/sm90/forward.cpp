@@ -168,6 +168,7 @@ int kind_columns(int kinds) { return kinds <= 8 ? 8 : padded_columns(kinds); }
 // Returns why the product QK does not include a program's kinds of keys; empty if it does, provided
 // that tiles have room.
 std::string why_no_kinds(const KernelRequest& request) {
+    if (request.kinds_are_of_pairs) return "each query has others";
     const int columns = 2 * kind_columns(request.key_kinds);
     if (4 * columns > request.head_dim)
         return std::to_string(columns) + " columns for them are more than a quarter of queries'";
@@ -182,6 +183,7 @@ std::string why_no_kinds(const KernelRequest& request) {
     const passes::TabulatedValues staged = staged_values(request, reads);
     const bool adds_rows = reads == Reads::by_index_2d && index_2d.quotients;
     const bool adds_kinds = reads == Reads::by_kinds, multiplies = why_no_kinds(request).empty();
+    const bool copies_kinds = adds_kinds && !multiplies;
     ::sm90::ForwardSizes sizes = {
         .query_tile = 64 * shape.consumers,
         .key_tile = shape.key_tile,
@@ -202,12 +204,22 @@ std::string why_no_kinds(const KernelRequest& request) {
             request.can_multiply_slope && starts_at_highest(request, reads) && !is_wide(request),
         .copies_keys = reads == Reads::beside_copies,
         .kind_columns = adds_kinds && multiplies ? kind_columns(request.key_kinds) : 0,
-        .kind_copies = adds_kinds && !multiplies ? request.key_kinds : 0};
-    if (sizes.shifted_end_bytes == 0) return sizes;
-    // Few tiles contain elements beyond the clamps, so one stage is enough if two do not fit.
-    sizes.shifted_stages = 2;
-    if (::sm90::forward_layout(sizes).bytes > shared_memory_limit(request.arch))
-        sizes.shifted_stages = 1;
+        .kind_copies = copies_kinds && !request.kinds_are_of_pairs ? request.key_kinds : 0,
+        .pair_kinds = copies_kinds && request.kinds_are_of_pairs ? request.key_kinds : 0};
+    // Two stages, or one where two do not fit.
+    const auto with_stages = [&](int ::sm90::ForwardSizes::* stages) {
+        sizes.*stages = 2;
+        if (::sm90::forward_layout(sizes).bytes > shared_memory_limit(request.arch))
+            sizes.*stages = 1;
+    };
+    // Few tiles contain elements beyond the clamps.
+    if (sizes.shifted_end_bytes != 0) with_stages(&::sm90::ForwardSizes::shifted_stages);
+    if (sizes.pair_kinds != 0) {
+        sizes.table_words =
+            ::sm90::pair_kinds_layout(sizes.query_tile, sizes.key_tile, sizes.pair_kinds)
+                .copy_words;
+        with_stages(&::sm90::ForwardSizes::table_stages);
+    }
     return sizes;
 }
 
@@ -383,6 +395,11 @@ ForwardSchedule with_ping_pong(const KernelRequest& request, ForwardSchedule sch
 
 // Describes for people how a kernel uses the program's kinds of keys.
 std::string of_kinds(const KernelRequest& request, const ::sm90::ForwardSizes& sizes) {
+    if (sizes.pair_kinds != 0)
+        return formatted(", {} kinds of pairs of a query and a key, a copy of their addends for "
+                         "each lane",
+                         request.key_kinds);
+    if (request.kinds_are_of_pairs) return "";
     const std::string kinds = std::to_string(request.key_kinds) + " kinds of keys";
     if (sizes.kind_columns != 0)
         return ", products by " + kinds + " in " + std::to_string(2 * sizes.kind_columns) +
@@ -460,7 +477,8 @@ KernelConfig configured(const KernelRequest& request, const ForwardSchedule& sch
     config.tolerated_spills = request.is_long               ? kSpillsOfLong
                               : reads == Reads::with_shifts ? kSpillsOfShifts
                               : may_spill_little            ? kSpillsOfTables
-                              : sizes.kind_copies != 0 || starts_at_highest(request, reads)
+                              : sizes.kind_copies != 0 || sizes.pair_kinds != 0 ||
+                                      starts_at_highest(request, reads)
                                   ? kSpillsOutside
                                   : 0;
     config.reason = "wgmma, " + std::to_string(schedule.consumers) + " warpgroups of 64 rows, " +

@@ -22,6 +22,7 @@ using Of = Length::Of;
 constexpr Region kDqAccumulator{"dq_accumulator"},
     kDqSemaphores{"dq_semaphores"}, // follows dq_accumulator, by which kernels find it
     kDistanceSums{"distance_sums"}, kDistanceValues{"distance_values"}, kKeyValues{"key_values"},
+    kPairKinds{"pair_kinds"},
     kStoredTiles{"stored_tiles"}, kBlocksDone{"blocks_done"}, kTilesTaken{"tiles_taken"},
     kRowBlockStates{"row_block_states"};
 
@@ -65,8 +66,8 @@ std::string_view why_not(const KernelRequest& request) {
     }
 }
 
-// Adds the workspace regions of values that are tabulated before the forward.
-void add_tabulated(const Forward& forward, PassPlan& pass) {
+// Adds the workspace regions of values that are tabulated before the forward, and of kinds of pairs.
+void add_tabulated(const Forward& forward, const passes::KeyKinds& kinds, PassPlan& pass) {
     const passes::TabulatedValues& tabulated = forward.tabulated;
     const auto of_heads = [&](Length length, int factor) {
         Extent::Product product{factor, {}};
@@ -105,6 +106,19 @@ void add_tabulated(const Forward& forward, PassPlan& pass) {
         tabulate.blocks.terms.push_back(of_heads(blocks_of(kKeys), 1));
         tabulate.writes.push_back(kKeyValues);
     }
+    if (const ::sm90::ForwardSizes& sizes = forward.sizes; sizes.pair_kinds != 0) {
+        std::vector<Length> tiles = {tiles_of(Of::queries, sizes.query_tile),
+                                     tiles_of(Of::keys, sizes.key_tile)};
+        if (kinds.pairs_use_batch) tiles.insert(tiles.begin(), kBatch);
+        const int bytes =
+            ::sm90::pair_kinds_layout(sizes.query_tile, sizes.key_tile, sizes.pair_kinds).tile_bytes;
+        pass.workspace.push_back({.region = kPairKinds,
+                                  .element_bytes = 1,
+                                  .elements = {{{bytes, tiles}}},
+                                  .argument = argument(&::sm90::KernelArguments::pair_kinds)});
+        tabulate.blocks.terms.push_back({1, tiles});
+        tabulate.writes.push_back(kPairKinds);
+    }
     pass.steps.push_back(std::move(tabulate));
 }
 
@@ -123,12 +137,13 @@ PassPlan forward(const Program& program, const KernelConfig& main) {
     pass.small_buffers = small_buffers(program.mod());
     if (const ir::NodeId read = program.decomposed(main).parts.bias_read; read != ir::kNoNode)
         pass.copied_biases = {copied_bias_of(program.decomposed(main).mod, read)};
-    if (forward.tabulated.any()) add_tabulated(forward, pass);
+    if (forward.expands()) add_tabulated(forward, program.decomposed(main).parts.kinds, pass);
     Launch attend = launch(0, main, query_tiles(program, main.query_tile));
     attend.is_persistent = attend.has_queue = true;
     attend.tensor_maps = Launch::Maps::forward;
     if (forward.tabulated.distances > 0) attend.reads.push_back(kDistanceValues);
     if (forward.tabulated.keys > 0) attend.reads.push_back(kKeyValues);
+    if (forward.sizes.pair_kinds != 0) attend.reads.push_back(kPairKinds);
     pass.steps.push_back(std::move(attend));
     if (!program.mod().program.is_dense()) sm80::add_few_queries(program, pass);
     return pass;
@@ -270,6 +285,9 @@ std::string describe(const KernelConfig& config) {
     if (forward == nullptr) return "";
     std::string text;
     if (forward->tabulated.any()) text += tabulated_of(forward->tabulated);
+    if (forward->sizes.pair_kinds != 0)
+        text += "    tabulated before it, once for all heads: the kind of each query and key, in a "
+                "byte\n";
     if (config.stages_tables()) text += tables_of(*forward);
     return text;
 }

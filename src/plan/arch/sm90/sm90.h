@@ -30,6 +30,8 @@ struct Forward {
     int key_step = 0;
     bool starts_at_highest = false; // visits keys with the largest addends first
     bool computes_in_parts = false; // computes addends for a few of a thread's elements at a time
+    // Whether a kernel before it computes something.
+    bool expands() const { return tabulated.any() || sizes.pair_kinds != 0; }
 };
 // Null if the kernel is no forward of this family.
 inline const Forward* forward_of(const KernelConfig& config) {
