@@ -117,10 +117,10 @@ std::string describe_read(const Mod& mod, const std::vector<ShiftedRead>& shifte
     const bool by_kinds = is_by_kinds(mod, kinds, read);
     if (by_kinds && kinds.are_of_pairs)
         text += formatted(
-            "  read: in a warp-specialized forward once for a head and each of {} kinds of pairs of "
-            "a query and a key; which kind each pair is of is stored before it as a byte, once for "
-            "all heads; for elements from a copy for each lane in shared memory, where there is "
-            "room\n",
+            "  read: in a warp-specialized forward once for a head and each of {} kinds of pairs "
+            "of a query and a key; which kind each pair is of is stored before it as a byte, once "
+            "for all heads; for elements from a copy for each lane in shared memory, where there "
+            "is room\n",
             kinds.count);
     else if (by_kinds)
         text += formatted(

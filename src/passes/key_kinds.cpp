@@ -90,8 +90,7 @@ class KindFinder {
     // that a byte for each of them is no more than there is.
     bool is_stored_for_pairs(NodeId index) const {
         if (mod_.dependence[index].has(Dependence::h)) return false;
-        const std::vector<NodeId> nodes =
-            ir::reachable(mod_.program.graph, std::span(&index, 1));
+        const std::vector<NodeId> nodes = ir::reachable(mod_.program.graph, std::span(&index, 1));
         return std::ranges::any_of(nodes, [&](NodeId id) {
             const ir::Node& node = mod_.program.graph[id];
             return node.op == Op::read && has_index(node, Op::q_idx) &&
@@ -100,14 +99,11 @@ class KindFinder {
         });
     }
     bool has_index(const ir::Node& read, Op position) const {
-        return std::ranges::any_of(read.operands, [&](NodeId index) {
-            return mod_.program.graph[index].op == position;
-        });
+        return std::ranges::any_of(
+            read.operands, [&](NodeId index) { return mod_.program.graph[index].op == position; });
     }
     // Notes what a part that is no kind uses.
-    void keep(NodeId id) {
-        uses_query_ = uses_query_ || mod_.dependence[id].has(Dependence::q);
-    }
+    void keep(NodeId id) { uses_query_ = uses_query_ || mod_.dependence[id].has(Dependence::q); }
     bool uses_key(NodeId id) const {
         return mod_.dependence[id].has(Dependence::kv) ||
                mod_.dependence[id].has(Dependence::score);

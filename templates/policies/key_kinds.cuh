@@ -10,7 +10,8 @@ struct KeyKinds {
     static constexpr int kCount = 0; // kinds are 0 ... kCount - 1
     // Whether kinds of pairs depend on the batch entry. They do not depend on the head.
     static constexpr bool kPairsUseBatch = true;
-    // Whether heads of a batch entry see the same range of keys, so that pairs outside need no kind.
+    // Whether heads of a batch entry see the same range of keys, so that pairs outside need no
+    // kind.
     static constexpr bool kHeadsSeeAlike = false;
     // Returns the kind of a key, or -1 if nothing is added to its scores. Uses the query for pairs
     // alone.

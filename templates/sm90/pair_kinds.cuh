@@ -38,7 +38,8 @@ constexpr unsigned kPairWords = kPairKinds.row_chunks * PairKindsLayout::kChunk;
 // among their columns.
 __device__ inline unsigned pair_word_at(unsigned row, unsigned word) {
     const unsigned first = word / 4 * 4, chunk = first / PairKindsLayout::kChunk;
-    const unsigned of_lane = 32 * (row % 16 / 8 * kPairKinds.row_chunks + chunk) + row % 8 * 4 + word % 4;
+    const unsigned of_lane =
+        32 * (row % 16 / 8 * kPairKinds.row_chunks + chunk) + row % 8 * 4 + word % 4;
     return row / 16 * kPairKinds.warp_bytes + of_lane * PairKindsLayout::kChunk +
            first % PairKindsLayout::kChunk;
 }
@@ -49,8 +50,8 @@ __device__ inline int key_of_pair(unsigned word, int i) {
 // Stores a thread's part of the kinds of a tile's pairs. Pairs past the end have those of others.
 __device__ inline void store_pairs(const AttentionArguments& attention,
                                    const mod::Arguments& arguments, const HeadPlace& place,
-                                   int first_row, int first_key, unsigned char* to,
-                                   unsigned thread, unsigned threads) {
+                                   int first_row, int first_key, unsigned char* to, unsigned thread,
+                                   unsigned threads) {
     // A thread keeps its keys and steps down the rows.
     const unsigned word = thread % kPairWords;
 #pragma unroll 4
@@ -58,10 +59,11 @@ __device__ inline void store_pairs(const AttentionArguments& attention,
         unsigned bytes = 0;
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-            const int kind = visit_element(
-                attention, arguments, place, min(first_row + static_cast<int>(row), attention.q_len - 1),
-                min(first_key + key_of_pair(word, i), attention.kv_len - 1),
-                [](const mod::At& at) { return mod::KeyKinds::kind(at); });
+            const int kind =
+                visit_element(attention, arguments, place,
+                              min(first_row + static_cast<int>(row), attention.q_len - 1),
+                              min(first_key + key_of_pair(word, i), attention.kv_len - 1),
+                              [](const mod::At& at) { return mod::KeyKinds::kind(at); });
             bytes |= static_cast<unsigned>(kind < 0 ? mod::KeyKinds::kCount : kind) << 8 * i;
         }
         *reinterpret_cast<unsigned*>(to + pair_word_at(row, word)) = bytes;
@@ -77,8 +79,9 @@ __device__ inline void expand_pairs(const KernelArguments& attention,
     const int first_row = row * mod::kQueryTile;
     const HeadPlace place(attention, arguments, b * attention.heads);
     if constexpr (mod::KeyKinds::kHeadsSeeAlike) {
-        const TileRange seen = KeyBlocks::of(attention, place, SequenceLength(attention, b), first_row,
-                                             min(first_row + mod::kQueryTile, attention.q_len));
+        const TileRange seen =
+            KeyBlocks::of(attention, place, SequenceLength(attention, b), first_row,
+                          min(first_row + mod::kQueryTile, attention.q_len));
         if (column < seen.begin || column >= seen.end) return;
     }
     store_pairs(attention, arguments, place, first_row, column * mod::kKeyTile,

@@ -57,7 +57,8 @@ class DenseTiles {
     __device__ int tiles() const { return tiles_ * heads_; }
 
     __device__ Tile tile(int index) const {
-        // Heads, or batch entries, that read the same biases, or kinds of pairs, read them together.
+        // Heads, or batch entries, that read the same biases, or kinds of pairs, read them
+        // together.
         if constexpr ((kReadsBias && mod::DenseBias::kIsSharedByHeads) ||
                       (kHasPairKinds && !kRowsDiffer)) {
             const int of_batch = heads_ / batch_, tile = index / of_batch;

@@ -1,4 +1,5 @@
-// Kinds of keys, and of pairs, in Hopper's kernels: random members of the class, and programs at its ends.
+// Kinds of keys, and of pairs, in Hopper's kernels: random members of the class, and programs at
+// its ends.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -167,9 +168,9 @@ TEST_CASE("kinds of pairs: random members" * doctest::skip()) {
         const std::string d = "d[" + b + (is_turned ? "kv_idx, q_idx]" : "q_idx, kv_idx]");
         one.text =
             "buffer d: " + choices.one_of({"i32", "i64", "u8", "i16"}) + "[" + batch_dim +
-            (is_turned ? "KV_LEN, Q_LEN]" : "Q_LEN, KV_LEN]") + "\nbuffer t: " +
-            choices.one_of({"f32", "bf16", "f16"}) + "[H, " + std::to_string(kinds) + "]" +
-            choices.one_of({"", " grad"}) +
+            (is_turned ? "KV_LEN, Q_LEN]" : "Q_LEN, KV_LEN]") +
+            "\nbuffer t: " + choices.one_of({"f32", "bf16", "f16"}) + "[H, " +
+            std::to_string(kinds) + "]" + choices.one_of({"", " grad"}) +
             "\nbuffer a: f32[H]\nbuffer c: f32[KV_LEN]\nbuffer r: f32[H, 900]\nscore_mod = score " +
             choices.one_of({"+ ", "- ", "+ 0.5 * ", "+ a[h] * "}) + "t[h, " +
             std::vector<std::string>{d, d + " - 1", "min(max(" + d + ", 0), " + last + ")",

@@ -321,7 +321,8 @@ Member random_pairs(std::mt19937& random) {
     const std::string d = "d[" + pair_index + "]";
     const std::string kind = std::vector<std::string>{
         d, d + " * 3 - 2", "min(max(" + d + ", 0), " + std::to_string(kinds) + ")",
-        "where(q_idx == 0, 0, " + d + ")", "where(kv_idx > q_idx, 2, " + d + " + k[kv_idx])"}[below(5)];
+        "where(q_idx == 0, 0, " + d + ")",
+        "where(kv_idx > q_idx, 2, " + d + " + k[kv_idx])"}[below(5)];
     std::string text = "buffer d: " + one_of({"i32", "i64", "u8", "i16"}) + "[" + pair_dims +
                        "]\nbuffer k: i32[KV_LEN]\nbuffer a: f32[H]\n";
     std::string score = "score";

@@ -474,13 +474,13 @@ KernelConfig configured(const KernelRequest& request, const ForwardSchedule& sch
     constexpr int kSpillsOutside = 8;
     const bool may_spill_little = reads == Reads::from_aligned_tables ||
                                   (reads == Reads::from_tables && request.computes_much());
-    config.tolerated_spills = request.is_long               ? kSpillsOfLong
-                              : reads == Reads::with_shifts ? kSpillsOfShifts
-                              : may_spill_little            ? kSpillsOfTables
-                              : sizes.kind_copies != 0 || sizes.pair_kinds != 0 ||
-                                      starts_at_highest(request, reads)
-                                  ? kSpillsOutside
-                                  : 0;
+    config.tolerated_spills =
+        request.is_long               ? kSpillsOfLong
+        : reads == Reads::with_shifts ? kSpillsOfShifts
+        : may_spill_little            ? kSpillsOfTables
+        : sizes.kind_copies != 0 || sizes.pair_kinds != 0 || starts_at_highest(request, reads)
+            ? kSpillsOutside
+            : 0;
     config.reason = "wgmma, " + std::to_string(schedule.consumers) + " warpgroups of 64 rows, " +
                     (schedule.overlaps ? "products under the softmax" : "products in order");
     if (request.key_kinds != 0) config.reason += of_kinds(request, sizes);

@@ -22,9 +22,8 @@ using Of = Length::Of;
 constexpr Region kDqAccumulator{"dq_accumulator"},
     kDqSemaphores{"dq_semaphores"}, // follows dq_accumulator, by which kernels find it
     kDistanceSums{"distance_sums"}, kDistanceValues{"distance_values"}, kKeyValues{"key_values"},
-    kPairKinds{"pair_kinds"},
-    kStoredTiles{"stored_tiles"}, kBlocksDone{"blocks_done"}, kTilesTaken{"tiles_taken"},
-    kRowBlockStates{"row_block_states"};
+    kPairKinds{"pair_kinds"}, kStoredTiles{"stored_tiles"}, kBlocksDone{"blocks_done"},
+    kTilesTaken{"tiles_taken"}, kRowBlockStates{"row_block_states"};
 
 constexpr Length kBatch{Of::batch}, kHeads{Of::heads}, kKvHeads{Of::kv_heads};
 // Kernels read and write whole tiles.
@@ -66,7 +65,8 @@ std::string_view why_not(const KernelRequest& request) {
     }
 }
 
-// Adds the workspace regions of values that are tabulated before the forward, and of kinds of pairs.
+// Adds the workspace regions of values that are tabulated before the forward, and of kinds of
+// pairs.
 void add_tabulated(const Forward& forward, const passes::KeyKinds& kinds, PassPlan& pass) {
     const passes::TabulatedValues& tabulated = forward.tabulated;
     const auto of_heads = [&](Length length, int factor) {
@@ -111,7 +111,8 @@ void add_tabulated(const Forward& forward, const passes::KeyKinds& kinds, PassPl
                                      tiles_of(Of::keys, sizes.key_tile)};
         if (kinds.pairs_use_batch) tiles.insert(tiles.begin(), kBatch);
         const int bytes =
-            ::sm90::pair_kinds_layout(sizes.query_tile, sizes.key_tile, sizes.pair_kinds).tile_bytes;
+            ::sm90::pair_kinds_layout(sizes.query_tile, sizes.key_tile, sizes.pair_kinds)
+                .tile_bytes;
         pass.workspace.push_back({.region = kPairKinds,
                                   .element_bytes = 1,
                                   .elements = {{{bytes, tiles}}},
@@ -286,8 +287,8 @@ std::string describe(const KernelConfig& config) {
     std::string text;
     if (forward->tabulated.any()) text += tabulated_of(forward->tabulated);
     if (forward->sizes.pair_kinds != 0)
-        text += "    tabulated before it, once for all heads: the kind of each query and key, in a "
-                "byte\n";
+        text += "    tabulated before it, once for all heads: the kind of each pair of a query and "
+                "a key, a byte\n";
     if (config.stages_tables()) text += tables_of(*forward);
     return text;
 }
