@@ -11,6 +11,7 @@
 #include "cpu/backend/arena.h"
 #include "cpu/backend/attention.h"
 #include "cpu/backend/flush_denormals.h"
+#include "cpu/backend/packed_tiles.h"
 #include "cpu/backend/rescale.h"
 #include "cpu/backend/skinny_amx.h"
 #include "cpu/backend/skinny_products.h"
@@ -32,6 +33,8 @@ static_assert(kKeyTile <= kMaxColumns && kKeyTile % kColumnUnit == 0);
 static_assert(amx::kTileUnit % kColumnUnit == 0 && kKeyTile % amx::kTileUnit == 0 &&
               kBlockRows % amx::kTileUnit == 0 && kBlockRows <= kKeyTile);
 static_assert(kFewRows <= kSkinnyRows && kFewRowGroups * kFewRows <= kBlockRows);
+// Most memory for packed tiles that pieces share: beyond, each piece packs its own.
+constexpr std::int64_t kMostPackedBytes = std::int64_t{1} << 26;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 // The rows of one product: some queries of consecutive heads, head by head.
@@ -76,6 +79,16 @@ class Forward {
             looks_ = arena_.take<std::uint8_t>(look_room_);
             first_look_ = arena_.take<std::int64_t>(in_.batch);
         }
+        // Otherwise no two pieces have the same keys.
+        if (std::int64_t{in_.q_len} * group() > kBlockRows) {
+            const std::int64_t floats = kKeyTile * (shape_.head_dim + shape_.head_dim_v);
+            const std::int64_t count =
+                std::min(support::product(std::int64_t{in_.batch}, tiles_of(in_.kv_len)),
+                         kMostPackedBytes / (floats * std::int64_t{sizeof(float)}));
+            packed_keys_ = PackedTiles(arena_, count, kKeyTile * shape_.head_dim);
+            packed_values_ = PackedTiles(arena_, count, kKeyTile * shape_.head_dim_v);
+            first_tile_ = arena_.take<std::int64_t>(in_.batch);
+        }
         Arena lane(nullptr);
         take_scratch(lane);
         lane_bytes_ = static_cast<std::int64_t>(lane.used());
@@ -93,6 +106,7 @@ class Forward {
         }
         const int threads = useful_threads(launch_.threads, multiplications);
         place_looks();
+        place_tiles();
         // Evaluates the mask of all tiles first, by all threads. Otherwise threads with different
         // heads would evaluate the same tile at once.
         if (looks_ != nullptr && threads > 1)
@@ -168,6 +182,35 @@ class Forward {
         if (looks_ == nullptr || first_look_[request] == kNoRoom) return {};
         return {looks_ + first_look_[request], all_.of(request).kv_len};
     }
+
+    // Places the packed tiles of requests whose keys several pieces read, one after another, as far
+    // as there is room.
+    void place_tiles() {
+        if (first_tile_ == nullptr) return;
+        std::fill_n(first_tile_, all_.count, 0); // first, how many pieces read a request's first key
+        for (std::int64_t i = 0; i < all_.work_count; ++i)
+            if (all_.work[i].key == 0 && all_.work[i].head < group())
+                ++first_tile_[all_.work[i].request];
+        std::int64_t used = 0;
+        for (int request = 0; request < all_.count; ++request) {
+            const bool is_shared = first_tile_[request] > 1;
+            first_tile_[request] = is_shared ? used : kNoRoom;
+            if (is_shared) used += tiles_of(all_.of(request).kv_len);
+        }
+        packed_keys_.clear();
+        packed_values_.clear();
+    }
+    // The number of a packed tile, which may be beyond those for which there is room.
+    std::int64_t packed_tile(int request, int kv_head, std::int64_t key) const {
+        if (first_tile_ == nullptr || first_tile_[request] == kNoRoom) return kNoRoom;
+        const std::int64_t of_head = tiles_of(all_.of(request).kv_len) / in_.kv_heads;
+        return first_tile_[request] + kv_head * of_head + key / kKeyTile;
+    }
+    // Of all heads' keys.
+    std::int64_t tiles_of(std::int64_t keys) const {
+        return in_.kv_heads * ((keys + kKeyTile - 1) / kKeyTile);
+    }
+    int group() const { return in_.heads / in_.kv_heads; }
 
     std::int64_t part_rows() const {
         return std::min<std::int64_t>(kBlockRows, std::int64_t{in_.heads} * in_.q_len);
@@ -372,12 +415,12 @@ class Forward {
             load_keys();
             const int dim = all_.shape_.head_dim, stride = static_cast<int>(kKeyTile);
             const DType dtype = all_.shape_.kv_dtype;
-            const float* keys = scratch_.keys;
+            const float* keys = packed_keys_.data;
             if (uses_tiles_) {
-                if ((block.is_finite && keys_are_finite_) || !amx::needs_finite(dtype)) {
+                if ((block.is_finite && packed_keys_.magnitude.is_finite) || !amx::needs_finite(dtype)) {
                     pack_tile_queries(block);
                     return amx::multiply_by_keys({dtype, dim, rows, width, first, kKeyTile},
-                                                 block.tile_q, amx::bits(scratch_.keys),
+                                                 block.tile_q, amx::bits(packed_keys_.data),
                                                  block.scores, kKeyTile);
                 }
                 widen_keys(scratch_.wide);
@@ -389,19 +432,19 @@ class Forward {
         void add_values(const Block& block, float* output, int rows, std::int64_t first,
                         int width) {
             load_values();
-            if (!uses_tiles_ || !values_are_finite_)
+            if (!uses_tiles_ || !packed_values_.magnitude.is_finite)
                 return add_wide_values(block, output, rows, first, width);
             amx::pack_weights(rows, width, block.scores, kKeyTile);
             amx::add_weighted_values(
                 {all_.shape_.kv_dtype, all_.shape_.head_dim_v, rows, width, first, kKeyTile},
-                block.scores, kKeyTile, amx::bits(scratch_.values), output, block.started);
+                block.scores, kKeyTile, amx::bits(packed_values_.data), output, block.started);
         }
         void add_wide_values(const Block& block, float* output, int rows, std::int64_t first,
                              int width) {
             load_values();
             const int dim = all_.shape_.head_dim_v;
-            float* const values = uses_tiles_ ? scratch_.wide : scratch_.values;
-            if (uses_tiles_) widen_values(values);
+            if (uses_tiles_) widen_values(scratch_.wide);
+            const float* const values = uses_tiles_ ? scratch_.wide : packed_values_.data;
             const Product product{.rows = rows,
                                   .columns = dim,
                                   .inner = width,
@@ -409,7 +452,7 @@ class Forward {
                                   .right_stride = dim,
                                   .out_stride = dim,
                                   .accumulate = block.started};
-            (values_are_finite_ ? multiply : multiply_skipping_zeros)(product, block.scores,
+            (packed_values_.magnitude.is_finite ? multiply : multiply_skipping_zeros)(product, block.scores,
                                                                       values + first * dim, output);
         }
 
@@ -526,7 +569,7 @@ class Forward {
             // A program that hides elements by their score needs a bound on the scores.
             if (all_.shape_.hides_scores) {
                 load_keys();
-                tile.is_moderate = block.is_moderate && keys_are_moderate_;
+                tile.is_moderate = block.is_moderate && packed_keys_.magnitude.is_moderate;
             }
             return look_at(functions_, launch_, band, VisibleTiles(in_.block_mask, tile.b, tile.h),
                            looks_, tile, rows, inside, [&](Tile& moved, Range part) {
@@ -568,23 +611,25 @@ class Forward {
         void load_keys() {
             if (has_keys_) return;
             has_keys_ = true;
-            const Magnitude magnitude =
-                uses_tiles_
-                    ? amx::pack_keys(all_.shape_.kv_dtype, list_rows(keys_, in_.k),
-                                     all_.shape_.head_dim, kKeyTile, amx::bits(scratch_.keys))
-                    : widen_keys(scratch_.keys);
-            keys_are_moderate_ = magnitude.is_moderate;
-            keys_are_finite_ = magnitude.is_finite;
+            packed_keys_ = all_.packed_keys_.find(packed_tile(), scratch_.keys, [&](float* to) {
+                return uses_tiles_
+                           ? amx::pack_keys(all_.shape_.kv_dtype, list_rows(keys_, in_.k),
+                                            all_.shape_.head_dim, kKeyTile, amx::bits(to))
+                           : widen_keys(to);
+            });
         }
         void load_values() {
             if (has_values_) return;
             has_values_ = true;
-            const Magnitude magnitude =
-                uses_tiles_
-                    ? amx::pack_values(all_.shape_.kv_dtype, list_rows(keys_, in_.v),
-                                       all_.shape_.head_dim_v, kKeyTile, amx::bits(scratch_.values))
-                    : widen_values(scratch_.values);
-            values_are_finite_ = magnitude.is_finite;
+            packed_values_ = all_.packed_values_.find(packed_tile(), scratch_.values, [&](float* to) {
+                return uses_tiles_
+                           ? amx::pack_values(all_.shape_.kv_dtype, list_rows(keys_, in_.v),
+                                              all_.shape_.head_dim_v, kKeyTile, amx::bits(to))
+                           : widen_values(to);
+            });
+        }
+        std::int64_t packed_tile() const {
+            return all_.packed_tile(work_.request, kv_head_, keys_.begin);
         }
         // Transposed, so that a tile of scores is a plain product.
         Magnitude widen_keys(float* keys) const {
@@ -676,7 +721,7 @@ class Forward {
         Range keys_;       // of the current tile
         int kv_head_ = -1; // of the loaded keys and values
         bool has_keys_ = false, has_values_ = false, has_key_rows_ = false;
-        bool keys_are_moderate_ = false, keys_are_finite_ = false, values_are_finite_ = false;
+        PackedTile packed_keys_{}, packed_values_{};
         bool uses_tiles_; // of the matrix unit, for products of many rows
     };
 
@@ -818,6 +863,8 @@ class Forward {
     std::uint8_t* looks_ = nullptr;
     std::int64_t* first_look_ = nullptr; // of each request, or kNoRoom
     std::int64_t look_room_ = 0;
+    PackedTiles packed_keys_, packed_values_;
+    std::int64_t* first_tile_ = nullptr; // of each request, or kNoRoom
     std::int64_t lane_bytes_;
     char* lanes_;
 };
