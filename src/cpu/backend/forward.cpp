@@ -122,6 +122,10 @@ class Forward {
                          round_up(rows.count, amx::kTileUnit),
                          in_.v_scale.of(rows.b, static_cast<int>(rows.h)));
     }
+    Magnitude widen_queries(const Rows& rows, float* queries) const {
+        return load_rows(in_.q, shape_.dtype, rows, shape_.head_dim, queries,
+                         padded_rows(rows.count));
+    }
     // Rows of numbers of 16 bits.
     static amx::RowList list_rows(const TensorArgument& tensor, const Rows& rows) {
         constexpr std::int64_t kBytes = 2;
@@ -195,13 +199,12 @@ class Forward {
         // Long tiles first: under a causal mask, later rows see more keys.
         const Rows rows =
             rows_of(head / in_.heads, head % in_.heads, query_tiles_ - 1 - unit % query_tiles_);
-        const Magnitude queries = load_rows(in_.q, shape_.dtype, rows, shape_.head_dim, scratch.q,
-                                            padded_rows(rows.count));
+        const Magnitude queries =
+            uses_amx_ ? amx::pack_queries(shape_.dtype, list_rows(in_.q, rows), shape_.head_dim,
+                                          padded_rows(rows.count), scratch.packed_q)
+                      : widen_queries(rows, scratch.q);
         const bool moderate_queries = queries.is_moderate && is_moderate(in_.scale);
         const bool finite_queries = queries.is_finite || !amx::needs_finite(shape_.dtype);
-        if (uses_amx_ && finite_queries)
-            amx::pack_queries(shape_.dtype, list_rows(in_.q, rows), shape_.head_dim,
-                              padded_rows(rows.count), scratch.packed_q);
         std::fill_n(scratch.row_max, rows.count, -std::numeric_limits<float>::infinity());
         std::fill_n(scratch.row_sum, rows.count, 0.0f);
 
@@ -253,7 +256,8 @@ class Forward {
         // The matrix unit begins at a multiple of its own unit: `before` columns more.
         const std::int64_t before = uses_amx_ ? skipped % amx::kTileUnit : 0;
         const std::int64_t first = skipped - before, after = before + tile.columns;
-        const Step step{.rows = padded_rows(tile.rows),
+        const Step step{.queries = {tile.b, tile.h, tile.q_begin - in_.q_offset, tile.rows},
+                        .rows = padded_rows(tile.rows),
                         .columns = round_up(after, uses_amx_ ? amx::kTileUnit : kColumnUnit),
                         .packed = packed,
                         .first = first};
@@ -272,6 +276,7 @@ class Forward {
 
     // The products of a tile: `columns` keys from `first` on, of a packed tile.
     struct Step {
+        Rows queries;
         std::int64_t rows, columns, packed, first;
 
         amx::TileProduct product(DType dtype, int dim) const {
@@ -288,6 +293,7 @@ class Forward {
                 return amx::multiply_by_keys(step.product(shape_.kv_dtype, dim), scratch.packed_q,
                                              amx::bits(keys_at(step.packed)), scratch.scores,
                                              kKeyTile);
+            widen_queries(step.queries, scratch.q);
             widen_keys(keys_of(step.packed), scratch.wide);
             keys = scratch.wide;
         }

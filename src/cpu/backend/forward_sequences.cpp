@@ -279,26 +279,32 @@ class Forward {
         }
 
         void fill(Block& block) {
-            const int dim = all_.shape_.head_dim;
             block.started = false;
             block.head_started.fill(false);
-            block.is_moderate = is_moderate(in_.scale);
-            block.is_finite = true;
             block.has_tile_q = false;
+            const auto rows = static_cast<int>(power_of_two(block.rows()));
+            const Magnitude magnitude = uses_tiles_ && rows > kSkinnyRows
+                                            ? pack_tile_queries(block)
+                                            : widen_queries(block);
+            block.is_moderate = is_moderate(in_.scale) && magnitude.is_moderate;
+            block.is_finite = magnitude.is_finite;
+            std::fill_n(block.row_max, block.rows(), -kInfinity);
+            std::fill_n(block.row_sum, block.rows(), 0.0f);
+            block.is_packed = may_use_amx(rows);
+            if (block.is_packed)
+                amx::pack_queries(rows, all_.shape_.head_dim, block.q, block.packed_q);
+        }
+        Magnitude widen_queries(const Block& block) const {
+            const int dim = all_.shape_.head_dim;
+            Magnitude all;
             for (int i = 0; i < block.heads; ++i) {
                 const bool is_last = i + 1 == block.heads;
                 const std::int64_t row = std::int64_t{i} * block.queries;
-                const Magnitude magnitude = load_rows(
-                    in_.q, all_.shape_.dtype, queries_of(block, i), dim, block.q + row * dim,
-                    is_last ? most_rows(block) - row : block.queries);
-                block.is_moderate = block.is_moderate && magnitude.is_moderate;
-                block.is_finite = block.is_finite && magnitude.is_finite;
+                all &= load_rows(in_.q, all_.shape_.dtype, queries_of(block, i), dim,
+                                 block.q + row * dim,
+                                 is_last ? most_rows(block) - row : block.queries);
             }
-            std::fill_n(block.row_max, block.rows(), -kInfinity);
-            std::fill_n(block.row_sum, block.rows(), 0.0f);
-            const auto rows = static_cast<int>(power_of_two(block.rows()));
-            block.is_packed = may_use_amx(rows);
-            if (block.is_packed) amx::pack_queries(rows, dim, block.q, block.packed_q);
+            return all;
         }
 
         // Rows with padding, in products of either kind.
@@ -351,7 +357,7 @@ class Forward {
                 return skinny_step(block, visible_columns, columns);
             if (uses_tiles_) columns.begin = columns.begin / amx::kTileUnit * amx::kTileUnit;
             if (block.heads > 1) return tile_step(block, visible_columns, columns);
-            if (uses_tiles_) pack_tile_queries(block);
+            if (uses_tiles_ && !block.has_tile_q) pack_tile_queries(block);
             for (int query = 0; query < block.queries; query += kStripRows) {
                 Block strip = rows_from(block, query);
                 tile_step(strip, visible_columns, columns);
@@ -418,11 +424,12 @@ class Forward {
             const float* keys = packed_keys_.data;
             if (uses_tiles_) {
                 if ((block.is_finite && packed_keys_.magnitude.is_finite) || !amx::needs_finite(dtype)) {
-                    pack_tile_queries(block);
+                    if (!block.has_tile_q) pack_tile_queries(block);
                     return amx::multiply_by_keys({dtype, dim, rows, width, first, kKeyTile},
                                                  block.tile_q, amx::bits(packed_keys_.data),
                                                  block.scores, kKeyTile);
                 }
+                widen_queries(block);
                 widen_keys(scratch_.wide);
                 keys = scratch_.wide;
             }
@@ -456,9 +463,9 @@ class Forward {
                                                                       values + first * dim, output);
         }
 
-        // Packs a block's queries for tiles, once.
-        void pack_tile_queries(Block& block) {
-            if (std::exchange(block.has_tile_q, true)) return;
+        // Packs a block's queries for tiles.
+        Magnitude pack_tile_queries(Block& block) const {
+            block.has_tile_q = true;
             constexpr std::int64_t kBytes = 2;
             std::int64_t* offset = scratch_.offsets;
             for (int i = 0; i < block.heads; ++i) {
@@ -468,7 +475,7 @@ class Forward {
                         (in_.q.stride_h * rows.h + in_.q.stride_s * row + in_.q.stride_b * rows.b) *
                         kBytes;
             }
-            amx::pack_queries(
+            return amx::pack_queries(
                 all_.shape_.dtype,
                 {static_cast<const char*>(in_.q.data), 0, scratch_.offsets, block.rows()},
                 all_.shape_.head_dim, most_rows(block), block.tile_q);
@@ -683,11 +690,9 @@ class Forward {
             visit_runs(keys_, [&](const Rows& rows, std::int64_t key) {
                 const std::int64_t column = key % kKeyTile;
                 const bool is_last = key + rows.count == keys_.end;
-                const Magnitude some = load(
+                all &= load(
                     rows, column,
                     is_last ? round_up(column + rows.count, amx::kTileUnit) - column : rows.count);
-                all.is_finite &= some.is_finite;
-                all.is_moderate &= some.is_moderate;
             });
             return all;
         }

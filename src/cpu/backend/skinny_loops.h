@@ -11,7 +11,8 @@ namespace {
 // Sums that are computed at once: enough to keep both multipliers busy, and one for each lane.
 constexpr int kSums = static_cast<int>(kLanes);
 
-// Prefetches rows: those of one head are often far apart, which the processor does not predict.
+// Prefetches rows: those of one head are often far apart, which the processor does not predict. A
+// line at a time, between multiplications: a burst of them would wait for memory alone.
 class RowsAhead {
   public:
     static constexpr std::int64_t kCount = 16;
@@ -21,15 +22,17 @@ class RowsAhead {
           next_(static_cast<const char*>(rows.data) + rows.next * bytes),
           stride_(rows.stride * bytes), count_(rows.count), bytes_(dim * bytes) {}
 
-    // Prefetches the row kCount rows after this one. Further ahead it prefetches a line of rows
-    // that are adjacent, which makes processors of Intel read on.
-    FLEXC_TARGET __attribute__((always_inline)) void prefetch(std::int64_t row) const {
-        constexpr int kLine = 64;
-        const char* const from = at(row + kCount);
-        for (std::int64_t byte = 0; byte < bytes_; byte += kLine)
-            _mm_prefetch(from + byte, _MM_HINT_T0);
+    // Prefetches the lines that begin in these bytes of the row kCount rows after this one. With
+    // the first of them, further ahead, it prefetches a line of rows that are adjacent, which makes
+    // processors of Intel read on.
+    FLEXC_TARGET __attribute__((always_inline)) void
+    prefetch(std::int64_t row, std::int64_t first, std::int64_t bytes) const {
+        constexpr std::int64_t kLine = 64;
+        for (std::int64_t byte = first; byte < first + bytes; byte += kLine)
+            if (byte % kLine == 0) _mm_prefetch(at(row + kCount) + byte, _MM_HINT_T0);
         if constexpr (kRowsFarAhead > 0)
-            if (stride_ == bytes_) _mm_prefetch(at(row + kRowsFarAhead), _MM_HINT_T1);
+            if (first == 0 && stride_ == bytes_)
+                _mm_prefetch(at(row + kRowsFarAhead), _MM_HINT_T1);
     }
 
   private:
@@ -42,32 +45,34 @@ class RowsAhead {
     std::int64_t bytes_;
 };
 
-// kKeys keys at `key`, each so many bytes after the one before it.
+// kKeys keys at `key`, each so many bytes after the one before it; the first one's number is `row`.
 template <typename Load, int kRows, int kKeys>
 FLEXC_TARGET_INLINE void scores_of(std::int64_t dim, const float* left, const char* key,
                                    std::int64_t bytes, [[maybe_unused]] float scale, float* scores,
-                                   std::int64_t stride) {
+                                   std::int64_t stride, const RowsAhead& ahead, std::int64_t row) {
     Vector sums[kSums];
     for (Vector& sum : sums)
         sum = zero();
     for (std::int64_t d = 0; d < dim; d += kLanes) {
         Vector of_keys[kKeys];
         for (int i = 0; i < kKeys; ++i)
+            ahead.prefetch(row + i, d * Load::kBytes, kLanes * Load::kBytes);
+        for (int i = 0; i < kKeys; ++i)
             of_keys[i] = Load::at(key + i * bytes + d * Load::kBytes);
-        for (int row = 0; row < kRows; ++row) {
-            Vector of_row = load(left + row * dim + d);
+        for (int i = 0; i < kRows; ++i) {
+            Vector of_row = load(left + i * dim + d);
             asm("" : "+v"(of_row)); // else each product would load it again
-            for (int i = 0; i < kKeys; ++i)
-                sums[row * kKeys + i] = fused(of_row, of_keys[i], sums[row * kKeys + i]);
+            for (int k = 0; k < kKeys; ++k)
+                sums[i * kKeys + k] = fused(of_row, of_keys[k], sums[i * kKeys + k]);
         }
     }
     Vector all = sums_of(sums);
     if constexpr (Load::kBytes == 1) all = product(all, splat(scale));
     alignas(Vector) float of[kSums];
     store(of, all);
-    for (int row = 0; row < kRows; ++row)
-        for (int i = 0; i < kKeys; ++i)
-            scores[row * stride + i] = of[row * kKeys + i];
+    for (int i = 0; i < kRows; ++i)
+        for (int k = 0; k < kKeys; ++k)
+            scores[i * stride + k] = of[i * kKeys + k];
 }
 
 template <typename Load, int kRows>
@@ -78,24 +83,22 @@ FLEXC_TARGET void all_scores(std::int64_t dim, const float* left, const MemoryRo
     const char* const data = static_cast<const char*>(keys.data) + keys.first * Load::kBytes;
     const RowsAhead ahead(keys, dim, Load::kBytes);
     std::int64_t j = 0;
-    for (; j + kKeys <= keys.count; j += kKeys) {
-        for (int i = 0; i < kKeys; ++i)
-            ahead.prefetch(j + i);
+    for (; j + kKeys <= keys.count; j += kKeys)
         scores_of<Load, kRows, kKeys>(dim, left, data + j * bytes, bytes, keys.scale, scores + j,
-                                      stride);
-    }
+                                      stride, ahead, j);
     for (; j < keys.count; ++j)
         scores_of<Load, kRows, 1>(dim, left, data + j * bytes, bytes, keys.scale, scores + j,
-                                  stride);
+                                  stride, ahead, j);
 }
 
 // Adds the weighted values of some keys to the columns from `first` on, kVectors vectors of each
 // row at once: few enough keys to stay in the first-level cache. The remaining columns take fewer
-// vectors at once.
+// vectors at once. row: the number of the first key.
 template <typename Load, int kRows, int kVectors>
 FLEXC_TARGET_INLINE void add_values(std::int64_t first, std::int64_t dim, const float* weights,
                                     std::int64_t stride, const char* values, std::int64_t bytes,
-                                    std::int64_t count, float scale, float* out) {
+                                    std::int64_t count, float scale, float* out,
+                                    const RowsAhead& ahead, std::int64_t row) {
     const Vector scales = splat(scale);
     std::int64_t d = first;
     for (; d + kVectors * kLanes <= dim; d += kVectors * kLanes) {
@@ -103,6 +106,7 @@ FLEXC_TARGET_INLINE void add_values(std::int64_t first, std::int64_t dim, const 
         for (int i = 0; i < kRows * kVectors; ++i)
             sums[i] = load(out + i / kVectors * dim + d + i % kVectors * kLanes);
         for (std::int64_t j = 0; j < count; ++j) {
+            ahead.prefetch(row + j, d * Load::kBytes, kVectors * kLanes * Load::kBytes);
             Vector of_values[kVectors];
             for (int i = 0; i < kVectors; ++i)
                 of_values[i] =
@@ -116,7 +120,7 @@ FLEXC_TARGET_INLINE void add_values(std::int64_t first, std::int64_t dim, const 
     }
     if constexpr (kVectors > 1)
         add_values<Load, kRows, kVectors / 2>(d, dim, weights, stride, values, bytes, count, scale,
-                                              out);
+                                              out, ahead, row);
 }
 
 template <typename Load, int kRows>
@@ -126,13 +130,10 @@ FLEXC_TARGET void add_all_values(std::int64_t dim, const float* weights, std::in
     const RowsAhead ahead(values, dim, Load::kBytes);
     const std::int64_t bytes = values.stride * Load::kBytes;
     const char* const data = static_cast<const char*>(values.data) + values.first * Load::kBytes;
-    for (std::int64_t j = 0; j < values.count; j += kAtOnce) {
-        for (std::int64_t i = j; i < j + kAtOnce; ++i)
-            ahead.prefetch(i);
+    for (std::int64_t j = 0; j < values.count; j += kAtOnce)
         add_values<Load, kRows, kSums / kRows>(
             0, dim, weights + j, stride, data + j * bytes, bytes,
-            values.count - j < kAtOnce ? values.count - j : kAtOnce, values.scale, out);
-    }
+            values.count - j < kAtOnce ? values.count - j : kAtOnce, values.scale, out, ahead, j);
 }
 
 // Calls call(Load, rows as a type, first row) for as many rows at once as have their sums in

@@ -18,6 +18,12 @@ struct Rows {
 // The magnitude of all values that were loaded; moderate: below kModerateInput.
 struct Magnitude {
     bool is_finite = true, is_moderate = true;
+
+    Magnitude& operator&=(const Magnitude& more) {
+        is_finite = is_finite && more.is_finite;
+        is_moderate = is_moderate && more.is_moderate;
+        return *this;
+    }
 };
 inline constexpr std::uint32_t kExponent = 0x7f800000; // its bits in f32
 // The magnitude of values whose exponent bits are at most these.
