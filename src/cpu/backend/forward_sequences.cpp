@@ -187,7 +187,8 @@ class Forward {
     // as there is room.
     void place_tiles() {
         if (first_tile_ == nullptr) return;
-        std::fill_n(first_tile_, all_.count, 0); // first, how many pieces read a request's first key
+        // At first, how many pieces read the first key of each request.
+        std::fill_n(first_tile_, all_.count, 0);
         for (std::int64_t i = 0; i < all_.work_count; ++i)
             if (all_.work[i].key == 0 && all_.work[i].head < group())
                 ++first_tile_[all_.work[i].request];
@@ -283,9 +284,8 @@ class Forward {
             block.head_started.fill(false);
             block.has_tile_q = false;
             const auto rows = static_cast<int>(power_of_two(block.rows()));
-            const Magnitude magnitude = uses_tiles_ && rows > kSkinnyRows
-                                            ? pack_tile_queries(block)
-                                            : widen_queries(block);
+            const Magnitude magnitude =
+                uses_tiles_ && rows > kSkinnyRows ? pack_tile_queries(block) : widen_queries(block);
             block.is_moderate = is_moderate(in_.scale) && magnitude.is_moderate;
             block.is_finite = magnitude.is_finite;
             std::fill_n(block.row_max, block.rows(), -kInfinity);
@@ -423,7 +423,8 @@ class Forward {
             const DType dtype = all_.shape_.kv_dtype;
             const float* keys = packed_keys_.data;
             if (uses_tiles_) {
-                if ((block.is_finite && packed_keys_.magnitude.is_finite) || !amx::needs_finite(dtype)) {
+                if ((block.is_finite && packed_keys_.magnitude.is_finite) ||
+                    !amx::needs_finite(dtype)) {
                     if (!block.has_tile_q) pack_tile_queries(block);
                     return amx::multiply_by_keys({dtype, dim, rows, width, first, kKeyTile},
                                                  block.tile_q, amx::bits(packed_keys_.data),
@@ -459,8 +460,8 @@ class Forward {
                                   .right_stride = dim,
                                   .out_stride = dim,
                                   .accumulate = block.started};
-            (packed_values_.magnitude.is_finite ? multiply : multiply_skipping_zeros)(product, block.scores,
-                                                                      values + first * dim, output);
+            (packed_values_.magnitude.is_finite ? multiply : multiply_skipping_zeros)(
+                product, block.scores, values + first * dim, output);
         }
 
         // Packs a block's queries for tiles.
@@ -619,21 +620,21 @@ class Forward {
             if (has_keys_) return;
             has_keys_ = true;
             packed_keys_ = all_.packed_keys_.find(packed_tile(), scratch_.keys, [&](float* to) {
-                return uses_tiles_
-                           ? amx::pack_keys(all_.shape_.kv_dtype, list_rows(keys_, in_.k),
-                                            all_.shape_.head_dim, kKeyTile, amx::bits(to))
-                           : widen_keys(to);
+                return uses_tiles_ ? amx::pack_keys(all_.shape_.kv_dtype, list_rows(keys_, in_.k),
+                                                    all_.shape_.head_dim, kKeyTile, amx::bits(to))
+                                   : widen_keys(to);
             });
         }
         void load_values() {
             if (has_values_) return;
             has_values_ = true;
-            packed_values_ = all_.packed_values_.find(packed_tile(), scratch_.values, [&](float* to) {
-                return uses_tiles_
-                           ? amx::pack_values(all_.shape_.kv_dtype, list_rows(keys_, in_.v),
-                                              all_.shape_.head_dim_v, kKeyTile, amx::bits(to))
-                           : widen_values(to);
-            });
+            packed_values_ =
+                all_.packed_values_.find(packed_tile(), scratch_.values, [&](float* to) {
+                    return uses_tiles_
+                               ? amx::pack_values(all_.shape_.kv_dtype, list_rows(keys_, in_.v),
+                                                  all_.shape_.head_dim_v, kKeyTile, amx::bits(to))
+                               : widen_values(to);
+                });
         }
         std::int64_t packed_tile() const {
             return all_.packed_tile(work_.request, kv_head_, keys_.begin);
@@ -690,9 +691,9 @@ class Forward {
             visit_runs(keys_, [&](const Rows& rows, std::int64_t key) {
                 const std::int64_t column = key % kKeyTile;
                 const bool is_last = key + rows.count == keys_.end;
-                all &= load(
-                    rows, column,
-                    is_last ? round_up(column + rows.count, amx::kTileUnit) - column : rows.count);
+                all &= load(rows, column,
+                            is_last ? round_up(column + rows.count, amx::kTileUnit) - column
+                                    : rows.count);
             });
             return all;
         }

@@ -32,8 +32,8 @@ class PackedTiles {
     }
 
     // Returns the tile of this number, which pack(to) packs if nobody has. Without a number below
-    // count(), or while another thread packs the tile, this one packs its own copy to `own`: waiting
-    // would take as long.
+    // count(), or while another thread packs the tile, this one packs its own copy to `own`:
+    // waiting would take as long.
     template <typename Pack>
     PackedTile find(std::int64_t number, float* own, const Pack& pack) const {
         if (number < 0 || number >= count_) return {own, pack(own)};

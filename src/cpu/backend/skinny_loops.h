@@ -12,27 +12,28 @@ namespace {
 constexpr int kSums = static_cast<int>(kLanes);
 
 // Prefetches rows: those of one head are often far apart, which the processor does not predict. A
-// line at a time, between multiplications: a burst of them would wait for memory alone.
+// line at a time, between multiplications: a burst of them would wait for memory alone. Not far
+// ahead: rows of one head may share a few sets of the first-level cache.
 class RowsAhead {
   public:
-    static constexpr std::int64_t kCount = 16;
+    static constexpr std::int64_t kMost = 16, kMostBytes = 4096;
 
     RowsAhead(const MemoryRows& rows, std::int64_t dim, std::int64_t bytes)
         : data_(static_cast<const char*>(rows.data) + rows.first * bytes),
           next_(static_cast<const char*>(rows.data) + rows.next * bytes),
-          stride_(rows.stride * bytes), count_(rows.count), bytes_(dim * bytes) {}
+          stride_(rows.stride * bytes), count_(rows.count), bytes_(dim * bytes),
+          ahead_(kMostBytes / bytes_ < kMost ? kMostBytes / bytes_ : kMost) {}
 
-    // Prefetches the lines that begin in these bytes of the row kCount rows after this one. With
-    // the first of them, further ahead, it prefetches a line of rows that are adjacent, which makes
-    // processors of Intel read on.
-    FLEXC_TARGET __attribute__((always_inline)) void
-    prefetch(std::int64_t row, std::int64_t first, std::int64_t bytes) const {
+    // Prefetches the lines that begin in these bytes of a row after this one. With the first of
+    // them, further ahead, it prefetches a line of rows that are adjacent, which makes processors
+    // of Intel read on.
+    FLEXC_TARGET __attribute__((always_inline)) void prefetch(std::int64_t row, std::int64_t first,
+                                                              std::int64_t bytes) const {
         constexpr std::int64_t kLine = 64;
         for (std::int64_t byte = first; byte < first + bytes; byte += kLine)
-            if (byte % kLine == 0) _mm_prefetch(at(row + kCount) + byte, _MM_HINT_T0);
+            if (byte % kLine == 0) _mm_prefetch(at(row + ahead_) + byte, _MM_HINT_T0);
         if constexpr (kRowsFarAhead > 0)
-            if (first == 0 && stride_ == bytes_)
-                _mm_prefetch(at(row + kRowsFarAhead), _MM_HINT_T1);
+            if (first == 0 && stride_ == bytes_) _mm_prefetch(at(row + kRowsFarAhead), _MM_HINT_T1);
     }
 
   private:
@@ -42,7 +43,7 @@ class RowsAhead {
 
     const char *data_, *next_;
     std::int64_t stride_, count_;
-    std::int64_t bytes_;
+    std::int64_t bytes_, ahead_; // ahead_: in rows
 };
 
 // kKeys keys at `key`, each so many bytes after the one before it; the first one's number is `row`.
@@ -126,7 +127,7 @@ FLEXC_TARGET_INLINE void add_values(std::int64_t first, std::int64_t dim, const 
 template <typename Load, int kRows>
 FLEXC_TARGET void add_all_values(std::int64_t dim, const float* weights, std::int64_t stride,
                                  const MemoryRows& values, float* out) {
-    constexpr std::int64_t kAtOnce = RowsAhead::kCount;
+    constexpr std::int64_t kAtOnce = 16;
     const RowsAhead ahead(values, dim, Load::kBytes);
     const std::int64_t bytes = values.stride * Load::kBytes;
     const char* const data = static_cast<const char*>(values.data) + values.first * Load::kBytes;
