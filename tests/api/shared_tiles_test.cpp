@@ -100,8 +100,7 @@ TEST_CASE("pieces that share packed tiles give what each gives alone") {
             Tensor k(cpu, dtype, {slots / kPage, kPage, kHeads, shape.dim});
             Tensor v(cpu, dtype, {slots / kPage, kPage, kHeads, shape.dim});
             Tensor o(cpu, dtype, {shape.queries, kHeads, shape.dim});
-            std::vector<double> keys = numbers(slots * kHeads),
-                                values = numbers(slots * kHeads);
+            std::vector<double> keys = numbers(slots * kHeads), values = numbers(slots * kHeads);
             // Key 21, of the last page but one, has numbers that are not finite.
             const std::int64_t slot = slots - 2 * kPage + 21 % kPage;
             if (std::string_view(text).find("!=") != std::string_view::npos)
