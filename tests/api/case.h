@@ -36,6 +36,7 @@ struct Case {
     bool strided = false;     // [B, S, H, D] storage and a padded row
     std::int64_t padding = 3; // of that row, in elements; 8 keeps 16-bit rows aligned
     bool f32_outputs = false;
+    bool accumulates = false; // gradients, f32, are added to what is there
     bool backward = true;
     bool max_scores = false;
     ForwardKernel forward_kernel = ForwardKernel::automatic;

@@ -123,6 +123,35 @@ TEST_CASE("tiles of 128 and 192 rows, their ends, and what TMA walks" * doctest:
         with([&](Case& one) { one.text = mask; });
 }
 
+// dk and dv go through shared memory, 32 columns of 16 keys at a time.
+TEST_CASE("gradients as floats, stored and added" * doctest::skip()) {
+    for (const bool accumulates : {false, true})
+        for (const auto& [d, dv] : {std::pair{8, 64},
+                                    {64, 24},
+                                    {72, 72},
+                                    {96, 40},
+                                    {128, 128},
+                                    {136, 64},
+                                    {192, 192},
+                                    {256, 256}}) {
+            Case one = {.text = d == dv ? kCausal : "mask_mod = abs(q_idx - kv_idx) < 50",
+                        .dtype = DType::bf16,
+                        .batch = 2,
+                        .heads = 4,
+                        .kv_heads = 2,
+                        .head_dim = d,
+                        .head_dim_v = dv,
+                        .strided = d < dv || d == 128,
+                        .padding = 8,
+                        .f32_outputs = true,
+                        .accumulates = accumulates,
+                        .backward_kernel = BackwardKernel::specialized};
+            one.q_len = 1 + below(300);
+            one.kv_len = 1 + below(300);
+            check(one);
+        }
+}
+
 TEST_CASE("more blocks of a backward than run at once, bands that hide halves of tiles" *
           doctest::skip()) {
     for (const int head_dim : {64, 96, 128})
