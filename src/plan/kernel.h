@@ -85,6 +85,7 @@ struct KernelRequest {
     // The derivative uses the score and no buffer has a gradient, so it is multiplied into P.
     bool folds_derivative = false;
     bool partials_use_score = false; // d score_mod / d (some read) uses the score
+    bool partials_are_wide = false;  // an element computes such a derivative with 64-bit integers
     bool computes_rows = false;      // the backward computes or reads some value for each query
     bool computes_columns = false;   // the backward computes or reads some value for each key
     // The 2-D key index of the score mod. Tiles of keys should be whole rows of it.

@@ -220,6 +220,7 @@ Program::Program(passes::Mod mod, CompileOptions options, Target target)
         roots.push_back(gradient.partial);
         if (mod_.dependence[gradient.partial].has(analysis::Dependence::score))
             backward_.partials_use_score = true;
+        if (computes_wide_integers(mod_, gradient.partial)) backward_.partials_are_wide = true;
     }
     backward_.read_instructions = read_instructions(mod_, roots);
     if (!mod_.band.exact) roots.push_back(mod_.mask);

@@ -53,6 +53,16 @@ int row_instructions(const passes::Mod& mod, std::span<const ir::NodeId> roots) 
                            [&](ir::NodeId id) { return !mod.ranges.narrow[id]; });
 }
 
+bool computes_wide_integers(const passes::Mod& mod, ir::NodeId root) {
+    const ir::Graph& graph = mod.program.graph;
+    return std::ranges::any_of(ir::reachable(graph, std::span(&root, 1)), [&](ir::NodeId id) {
+        const ir::Node& node = graph[id];
+        return node.type == ir::Type::integer && node.op != Op::read &&
+               !ir::info(node.op).is_leaf() && mod.place[id] == passes::Place::element &&
+               !mod.ranges.narrow[id];
+    });
+}
+
 int read_instructions(const passes::Mod& mod, std::span<const ir::NodeId> roots) {
     const auto reads =
         std::ranges::count_if(ir::reachable(mod.program.graph, roots), [&](ir::NodeId id) {

@@ -39,6 +39,9 @@ int element_instructions(const passes::Mod& mod, std::span<const ir::NodeId> roo
 // Estimates how many instructions they need once for each query, with integers in their widths.
 int row_instructions(const passes::Mod& mod, std::span<const ir::NodeId> roots);
 
+// Whether an element computes with integers of 64 bits on the way to `root`.
+bool computes_wide_integers(const passes::Mod& mod, ir::NodeId root);
+
 // Those of reads alone.
 int read_instructions(const passes::Mod& mod, std::span<const ir::NodeId> roots);
 

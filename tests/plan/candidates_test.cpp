@@ -618,6 +618,24 @@ TEST_CASE("a derivative that is folded into P subtracts references apart before 
     CHECK(last.reason.find("larger tiles") == std::string::npos);
 }
 
+TEST_CASE("derivatives by 64-bit integers begin with what their heads' widths leave room for") {
+    KernelRequest request = forward(90, DType::bf16, 128, 128, true);
+    request.kind = KernelKind::backward_fused;
+    request.has_gradients = request.computes_rows = true;
+    const auto first_form = [&](int head_dim) {
+        request.head_dim = request.head_dim_v = head_dim;
+        return std::pair(first(request).query_tile, first(request).saves_registers);
+    };
+    CHECK(first_form(64) == std::pair(128, 0));
+    CHECK(first_form(128) == std::pair(64, 0));
+    request.partials_are_wide = true;
+    CHECK(first_form(64) == std::pair(64, 0));
+    CHECK(first_form(112) == std::pair(64, 0));
+    CHECK(first_form(128) == std::pair(64, 3));
+    CHECK(of_hopper(request).size() == 1);
+    CHECK(first(request).tolerated_spills > 0); // the generic kernel, which follows, is slower
+}
+
 TEST_CASE("only warps that do more than load save registers by themselves") {
     KernelRequest loads = forward(90, DType::bf16, 128, 128, true);
     loads.kind = KernelKind::backward_fused;

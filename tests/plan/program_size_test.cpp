@@ -194,10 +194,11 @@ TEST_CASE("what computes much from values of queries has no tiles of 128 queries
         REQUIRE(plan);
         return plan->backward.front().candidates.front().query_tile;
     };
-    for (const char* mod : {"alibi_2d", "point_distance"})
+    // Of paged_alibi it is a derivative with 64-bit integers.
+    for (const char* mod : {"alibi_2d", "point_distance", "paged_alibi"})
         CHECK(longest(mod) == 64);
-    // Less, for a mask, and from no values of queries.
-    for (const char* mod : {"paged_alibi", "chosen_blocks", "checkerboard"})
+    // For a mask.
+    for (const char* mod : {"chosen_blocks", "checkerboard"})
         CHECK(longest(mod) == 128);
 }
 
@@ -264,7 +265,7 @@ TEST_CASE("library mods have the form of the warps beside the MMAs where these d
     }
     // Values of queries; copies of a dense bias; masks of which a query takes many instructions.
     for (const char* mod :
-         {"stream_bias", "indexed_bias", "row_scale", "alibi_2d", "dense_bias", "full_bias",
+         {"stream_bias", "indexed_bias", "row_scale", "point_distance", "dense_bias", "full_bias",
           "sliding_tile_2d", "sliding_tile_3d", "neighborhood_2d_tiled"}) {
         CAPTURE(mod);
         CHECK(has_form(mod));
@@ -291,4 +292,23 @@ TEST_CASE("what memory adds up for each element is left to the generic kernel wh
         first("buffer t: f32[4] grad\nscore_mod = score + t[int(score)]\n");
     CHECK(at_scores.family == "sm80");
     CHECK(at_scores.reason.find("uses the score") != std::string::npos);
+}
+
+TEST_CASE("derivatives by 64-bit integers of an element save registers from the start") {
+    const auto first_form = [](const std::string& text, int head_dim = 128) {
+        const auto program = hopper_program(test::program_of(text), head_dim);
+        REQUIRE(program);
+        const auto plan = make_plan(*program);
+        REQUIRE(plan);
+        return plan->backward.front().candidates.front().saves_registers;
+    };
+    const std::string key = "buffer at: i64[KV_LEN]\n";
+    const std::string learned = "buffer slopes: f32[H] grad\n" + key;
+    CHECK(first_form(learned + "score_mod = score + slopes[h] * (at[kv_idx] - q_idx)") == 3);
+    CHECK(first_form(learned + "score_mod = score + slopes[h] * (at[kv_idx] - q_idx)", 64) == 0);
+    CHECK(first_form(learned + "score_mod = score + slopes[h] * (kv_idx - q_idx)") == 0);
+    // Of a key, computed once for all elements.
+    CHECK(first_form(learned + "score_mod = score + slopes[h] * (at[kv_idx] + 1)") == 0);
+    CHECK(first_form("buffer slopes: f32[H]\n" + key +
+                     "score_mod = score + slopes[h] * (at[kv_idx] - q_idx)") == 0);
 }

@@ -130,16 +130,17 @@ bool suits(const KernelRequest& request, const FusedTile& tile) {
     // - With a derivative of each score, P would fit in 16 bits only.
     // - Sums over distances would need registers that the warps beside the MMAs do not have.
     // - The text of a large program with long code for each element would be twice as long.
-    // - What elements compute from values of queries would spill.
+    // - What elements compute from values of queries would spill, and so would derivatives that
+    //   they compute with 64-bit integers.
     constexpr int kMostFromRows = 20; // instructions
     const bool computes_from_rows = request.has_score_mod && !request.has_block_mask &&
                                     request.computes_rows &&
                                     request.element_instructions > kMostFromRows;
     if (tile.query_tile == 2 * kRowBlock &&
         (request.head_dim > 64 || request.adds_elements || request.derivative_uses_score ||
-         computes_from_rows || (request.is_large && writes_scores_once(request)) ||
-         request.sums_distances || request.sums_tables || request.grid_places > 0 ||
-         request.sums_shifts))
+         computes_from_rows || request.partials_are_wide ||
+         (request.is_large && writes_scores_once(request)) || request.sums_distances ||
+         request.sums_tables || request.grid_places > 0 || request.sums_shifts))
         return false;
     return accumulators <= kMostAccumulators && fits(request, shape_of(request, tile));
 }
@@ -202,7 +203,8 @@ bool can_spill_beside(const KernelRequest& request) {
 // mask alone, the warps beside the MMAs spill only where a query takes many instructions, and with
 // very many save registers from the start. If a derivative is folded into P, the last form
 // subtracts references apart; with a window it replaces kModifiesInParts, whose branches serialise
-// products there. Programs that take long to compile have at most three forms.
+// products there. Programs that take long to compile have at most three forms. Derivatives that
+// wide heads' elements compute with 64-bit integers spill in all forms but kModifiesInParts.
 std::vector<int> register_forms(const KernelRequest& request) {
     if (shares_keys(request) || index_2d_of(request).width != 0) return {0};
     std::vector<int> forms;
@@ -213,6 +215,9 @@ std::vector<int> register_forms(const KernelRequest& request) {
         forms.push_back(kSavesAll);
         return forms;
     }
+    constexpr int kRoomForWide = 224; // columns of keys and values together
+    if (request.partials_are_wide && request.head_dim + request.head_dim_v > kRoomForWide)
+        return {kModifiesInParts};
     forms.push_back(0);
     const bool is_quick = !request.computes_much();
     if (is_quick && can_spill_beside(request)) forms.push_back(kSavesBeside);
