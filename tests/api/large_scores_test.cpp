@@ -22,6 +22,7 @@ constexpr const char* kPrograms[] = {
     "score_mod = score + where(kv_idx + 9 <= q_idx, 0.0, -3.4028234663852886e38)",
     "score_mod = score - 1e9 * (q_idx % 3)\nmask_mod = q_idx >= kv_idx",
     "score_mod = score + 1e10 * (kv_idx // 100 % 2)",
+    "score_mod = score + 9000.0\nmask_mod = abs(q_idx - kv_idx) < 45",
     "score_mod = 3e38 if (kv_idx + q_idx) % 5 == 0 else -3e38",
     "score_mod = -inf if (kv_idx + q_idx) % 5 == 0 else score - 1e12",
     // Derivatives, and gradients, that need the score.
