@@ -1,5 +1,5 @@
-// Attention, forward, for requests with few queries: keys and values are loaded once for the
-// queries of all heads that share them, at memory bandwidth.
+// Attention, forward, for requests or dense batch entries with few queries: keys and values are
+// loaded once for the queries of all heads that share them, at memory bandwidth.
 //
 // Each block computes tiles of 16 packed rows (packed_rows.cuh) over a part of their keys. If a
 // request has one part, its result is final; otherwise flexc_merge_parts merges the parts.

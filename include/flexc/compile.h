@@ -77,6 +77,7 @@ struct OfflineResult {
 struct OfflineCalls {
     bool any_layout = false;      // of unusual strides or alignment
     bool short_sequences = false; // at least 1,024 sequences, heads counted, of at most 64 rows
+    bool few_queries = false;     // dense, with at most 64 queries of all heads that share keys
 };
 Result<OfflineResult> compile_offline(std::string_view text, const CompileOptions& options,
                                       std::string_view arch, OfflineCalls calls = {});

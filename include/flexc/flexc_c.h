@@ -491,7 +491,9 @@ enum {
     /* Of unusual strides or alignment. */
     FLEXC_OFFLINE_ANY_LAYOUT = 1,
     /* Of at least 1,024 sequences, heads counted, of at most 64 rows. */
-    FLEXC_OFFLINE_SHORT_SEQUENCES = 2
+    FLEXC_OFFLINE_SHORT_SEQUENCES = 2,
+    /* Of dense tensors, with at most 64 queries of all heads that share keys. */
+    FLEXC_OFFLINE_FEW_QUERIES = 4
 };
 typedef struct flexc_offline_info {
     uint32_t struct_size;

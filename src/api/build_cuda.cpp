@@ -63,7 +63,7 @@ runtime::CudaVariants variants_of(const Program& program, CompiledPass first,
     runtime::CudaVariants result;
     result.first = loaded_by(std::move(first));
     for (const plan::Variant& variant : variants)
-        result.most_rows.push_back(variant.request.most_rows);
+        result.all.push_back({variant.calls, variant.request.most_rows});
     result.compile = [silent, variants](std::size_t index) -> Result<runtime::CudaPass> {
         const CompileOptions& options = silent->options();
         const auto folder = Context::instance().stores.get(options.cache);
@@ -85,6 +85,15 @@ template <typename Visit> void for_each_kernel(CompiledPlan& compiled, Visit vis
     for (CompiledPass& pass : compiled.backward)
         for (CompiledKernel& one : pass.kernels)
             visit(one);
+}
+
+// Whether a variant after the first is for calls of these kinds.
+bool is_asked(plan::Calls variant, OfflineCalls calls) {
+    switch (variant) {
+    case plan::Calls::short_sequences: return calls.short_sequences;
+    case plan::Calls::few_queries: return calls.few_queries;
+    default: return calls.any_layout;
+    }
 }
 
 } // namespace
@@ -163,8 +172,7 @@ Result<OfflineResult> build_cubins(const passes::Mod& mod, const CompileOptions&
     for_each_kernel(*compiled, add);
     for (const std::vector<plan::Variant>* variants : {&plan->forward, &plan->backward})
         for (const plan::Variant& variant : *variants | std::views::drop(1)) {
-            const bool is_short = variant.calls == plan::Calls::short_sequences;
-            if (!(is_short ? calls.short_sequences : calls.any_layout)) continue;
+            if (!is_asked(variant.calls, calls)) continue;
             auto pass = compile_pass(**program, variant, store, watch);
             if (!pass) return pass.error();
             for (CompiledKernel& one : pass->kernels)

@@ -119,14 +119,16 @@ flexc_status flexc_compile_offline(const char* text, const flexc_compile_options
         if (arch == nullptr) return invalid("arch is NULL");
         CompileCall compile;
         if (auto read = compile.read(text, options); !read) return read;
-        constexpr uint32_t kKnown = FLEXC_OFFLINE_ANY_LAYOUT | FLEXC_OFFLINE_SHORT_SEQUENCES;
+        constexpr uint32_t kKnown =
+            FLEXC_OFFLINE_ANY_LAYOUT | FLEXC_OFFLINE_SHORT_SEQUENCES | FLEXC_OFFLINE_FEW_QUERIES;
         if ((calls & ~kKnown) != 0)
-            return invalid(
-                "calls is no sum of FLEXC_OFFLINE_ANY_LAYOUT and FLEXC_OFFLINE_SHORT_SEQUENCES");
-        auto compiled = flexc::compile_offline(
-            text, compile.options(), arch,
-            {.any_layout = (calls & FLEXC_OFFLINE_ANY_LAYOUT) != 0,
-             .short_sequences = (calls & FLEXC_OFFLINE_SHORT_SEQUENCES) != 0});
+            return invalid("calls is no sum of FLEXC_OFFLINE_ANY_LAYOUT, "
+                           "FLEXC_OFFLINE_SHORT_SEQUENCES and FLEXC_OFFLINE_FEW_QUERIES");
+        auto compiled =
+            flexc::compile_offline(text, compile.options(), arch,
+                                   {.any_layout = (calls & FLEXC_OFFLINE_ANY_LAYOUT) != 0,
+                                    .short_sequences = (calls & FLEXC_OFFLINE_SHORT_SEQUENCES) != 0,
+                                    .few_queries = (calls & FLEXC_OFFLINE_FEW_QUERIES) != 0});
         if (!compiled) return compiled.error();
         hand_out(offline, std::move(*compiled));
         return {};

@@ -138,6 +138,7 @@ struct KernelRequest {
     bool deterministic = false;
     // No sequence of a call has more queries or more keys than this; 0 for any number.
     int most_rows = 0;
+    bool has_few_queries = false; // at most kMostFewRows rows of a call's queries share keys
     ir::NodeId shared_value = ir::kNoNode;        // passes::shared_value()
     bool sums_batches = false;                    // some gradient is summed by GradientSum::batch
     std::optional<ForwardSchedule> schedule = {}; // requested by the caller; overrides the choice

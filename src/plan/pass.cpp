@@ -23,6 +23,8 @@ std::int64_t value_of(const Length& length, const CallLengths& call) {
         break;
     case Length::Of::few_parts: value = call.few.parts; break;
     case Length::Of::merging_blocks: value = call.few.merging_blocks; break;
+    case Length::Of::entry_parts: value = call.few.parts / call.batch; break;
+    case Length::Of::joined_parts: value = call.few.parts > call.batch ? call.few.parts : 0; break;
     }
     value += length.plus;
     return (value + length.step - 1) / length.step * (length.step / length.per);
@@ -30,8 +32,9 @@ std::int64_t value_of(const Length& length, const CallLengths& call) {
 
 std::string text_of(const Length& length) {
     constexpr std::string_view kNames[] = {
-        "B",       "H",       "H_KV",     "Q",         "KV",
-        "TOTAL_Q", "TOTAL_K", "FEW_ROWS", "FEW_PARTS", "MERGING_BLOCKS"};
+        "B",           "H",           "H_KV",     "Q",         "KV",
+        "TOTAL_Q",     "TOTAL_K",     "FEW_ROWS", "FEW_PARTS", "MERGING_BLOCKS",
+        "ENTRY_PARTS", "JOINED_PARTS"};
     std::string text(kNames[static_cast<std::size_t>(length.of)]);
     if (length.plus != 0) text = formatted("({} + {})", text, length.plus);
     if (length.step == 1) return text;

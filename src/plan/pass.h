@@ -24,7 +24,8 @@ namespace flexc::plan {
 // ragged tensors.
 struct Length {
     // few_rows: rows of requests with few queries, see sequences.h. few_parts and merging_blocks:
-    // FewWork, for launches of a call whose lengths the host knows.
+    // FewWork, for launches of a call whose lengths the host knows. entry_parts: the parts of each
+    // batch entry of dense tensors. joined_parts: few_parts, or 0 where each entry has one.
     enum class Of : std::uint8_t {
         batch,
         heads,
@@ -35,7 +36,9 @@ struct Length {
         all_keys,
         few_rows,
         few_parts,
-        merging_blocks
+        merging_blocks,
+        entry_parts,
+        joined_parts
     };
     Of of;
     int plus = 0; // what is added, before
@@ -160,6 +163,7 @@ struct PassPlan {
 
     // What a call must satisfy to use this pass, besides tensors that TMA can walk.
     int most_rows = 0;                // KernelRequest::most_rows
+    bool has_few_queries = false;     // KernelRequest::has_few_queries
     bool heads_have_own_keys = false; // every query head has a KV head of its own
     float least_scale = -std::numeric_limits<float>::infinity();
     // q_offset and kv_offset must be multiples of these.

@@ -154,13 +154,16 @@ KernelRequest generic(const KernelRequest& request) {
     return other;
 }
 
-// Whether many short sequences have kernels of their own, in which a block computes whole sequences
-// and memory is the bottleneck. Not if the options ask for a kernel, or for results that do not
-// depend on the rest of the batch.
-bool has_short_kernels(const Program& program, bool is_automatic) {
+// Whether calls of some sizes have kernels of their own: many short sequences, of which a block
+// computes whole ones, and few queries. Memory is the bottleneck of both. Not if the options ask
+// for a kernel, or for results that do not depend on the rest of the batch.
+bool has_kernels_by_size(const Program& program, bool is_automatic) {
     const CompileOptions& options = program.options();
     return is_automatic && options.schedule.empty() && !options.batch_invariant &&
-           !options.kv_dtype && program.mod().program.is_dense() && !is_large(program.mod());
+           program.mod().program.is_dense() && !is_large(program.mod());
+}
+bool has_short_kernels(const Program& program, bool is_automatic) {
+    return has_kernels_by_size(program, is_automatic) && !program.options().kv_dtype;
 }
 
 // Returns the numbers of rows for which there are such kernels: those for which products take less
@@ -193,6 +196,12 @@ Result<std::vector<Variant>> forward_variants(const Program& program,
     std::vector<Variant> variants = {variant(program, Calls::usual, request)};
     if (has_short_kernels(program, program.options().forward_kernel == ForwardKernel::automatic))
         add_short_variants(program, request, variants);
+    if (why_no_few_kernels(program).empty()) {
+        KernelRequest of_few = generic(request);
+        of_few.generic_because = "queries are few";
+        of_few.has_few_queries = true;
+        variants.push_back(variant(program, Calls::few_queries, of_few));
+    }
     if (!is_generic(variants.front().candidates.front()))
         variants.push_back(variant(program, Calls::any, generic(request)));
     return variants;
@@ -317,6 +326,14 @@ std::string_view warning_about(const Target& target) {
     return "";
 }
 
+std::string_view why_no_few_kernels(const Program& program) {
+    const bool is_automatic = program.options().forward_kernel == ForwardKernel::automatic;
+    if (program.needs_block_mask())
+        return "tiles come from a block mask, which has those of other kernels";
+    if (has_kernels_by_size(program, is_automatic)) return "";
+    return "the program, or what the options ask for, leaves no choice by size";
+}
+
 Result<KernelPlan> make_plan(const Program& program) {
     KernelPlan plan;
     auto schedule = asked_schedule(program);
@@ -338,6 +355,7 @@ PassPlan pass_of(const Program& program, const Variant& variant, const KernelCon
     PassPlan pass = main.kind == KernelKind::forward ? family.forward(program, main)
                                                      : family.backward(program, main);
     pass.most_rows = variant.request.most_rows;
+    pass.has_few_queries = variant.request.has_few_queries;
     for (KernelConfig& kernel : pass.kernels)
         if (kernel.has_block_mask)
             kernel.mask_tiling = mask_tiling(kernel, !program.mod().program.is_dense());

@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "flexc/result.h"
@@ -22,9 +23,15 @@ std::vector<ForwardSchedule> forward_schedules(const KernelRequest& request);
 enum class Calls : std::uint8_t {
     usual,            // tensors that TMA can address, if kernels need that; aligned dense biases
     short_sequences,  // many sequences of at most KernelRequest::most_rows rows
+    few_queries,      // few queries, with keys that blocks divide: are_few_faster()
     unaligned_biases, // like usual, but rows of dense biases need not be aligned
     any               // tensors of any strides and alignment, any scale and offset
 };
+
+// Whether a variant is faster for calls of some sizes, which others can serve too.
+constexpr bool is_by_size(Calls calls) {
+    return calls == Calls::short_sequences || calls == Calls::few_queries;
+}
 
 // One way to compute a pass. Its kernels are compiled for the best candidate that does not spill.
 struct Variant {
@@ -35,7 +42,8 @@ struct Variant {
 
 struct KernelPlan {
     // Each variant serves more calls than the one before it, except that those for short sequences
-    // come first. The first variant is compiled at once, the others when plan() needs them.
+    // and for few queries come first. The first variant is compiled at once, the others when plan()
+    // needs them.
     std::vector<Variant> forward, backward;
     std::optional<KernelConfig> block_mask; // the kernel that builds block masks
     std::optional<KernelConfig> lengths;    // the kernel that makes records of requests
@@ -43,6 +51,9 @@ struct KernelPlan {
 
 // Returns what a user who compiles for this target should know; empty if there is nothing.
 std::string_view warning_about(const Target& target);
+
+// Returns why few queries of dense tensors have no kernels of their own; empty if they have.
+std::string_view why_no_few_kernels(const Program& program);
 
 // Returns the kernels of a program, or an error if the options ask for kernels that do not exist.
 Result<KernelPlan> make_plan(const Program& program);

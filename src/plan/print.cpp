@@ -111,6 +111,8 @@ std::string_view calls_of(Calls calls) {
     switch (calls) {
     case Calls::usual: return "";
     case Calls::short_sequences: return "many short sequences";
+    case Calls::few_queries:
+        return "few queries: at most 64 of all heads that share keys, if it is faster by sizes";
     case Calls::unaligned_biases: return "dense biases whose rows are not aligned";
     case Calls::any: return "tensors, scales and offsets that these kernels cannot take";
     }
@@ -143,6 +145,10 @@ std::string text_of(const KernelPlan& plan, const Program& program) {
         }
     };
     add(plan.forward, "forward");
+    if (const std::string_view why = why_no_few_kernels(program);
+        program.mod().program.is_dense() && !why.empty())
+        others +=
+            formatted("forward for {}: as for others; {}\n", calls_of(Calls::few_queries), why);
     if (plan.block_mask) text += builder_of(*plan.block_mask);
     if (plan.lengths) text += reader_of(*plan.lengths);
     add(plan.backward, "backward");

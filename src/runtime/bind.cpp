@@ -13,6 +13,7 @@
 #include "runtime/alignment.h"
 #include "runtime/buffers.h"
 #include "runtime/heads.h"
+#include "runtime/mask_values.h"
 #include "support/key_layout.h"
 #include "support/text.h"
 
@@ -594,7 +595,8 @@ Result<void> choose_variants(const KernelState& kernel, PlanState& plan,
     }
     const Call backward_call = backward.view({}, {});
     auto chosen =
-        kernel.executable->choose(forward.view({}, {}), has_backward ? &backward_call : nullptr);
+        kernel.executable->choose(forward.view({}, {}), has_backward ? &backward_call : nullptr,
+                                  visible_keys(kernel.mod, plan));
     if (!chosen) return chosen.error();
     plan.variants = *chosen;
     return {};

@@ -37,12 +37,12 @@ using Maps = std::variant<std::monostate, ForwardTensorMaps, BackwardTensorMaps>
 class LoadedVariants {
   public:
     LoadedVariants(LoadedPass first, CudaVariants variants)
-        : most_rows_(std::move(variants.most_rows)), compile_(std::move(variants.compile)),
-          loaded_(most_rows_.size()), given_up_(most_rows_.size()) {
+        : all_(std::move(variants.all)), compile_(std::move(variants.compile)),
+          loaded_(all_.size()), given_up_(all_.size()) {
         loaded_[0].emplace(std::move(first));
     }
 
-    std::span<const int> most_rows() const { return most_rows_; } // of each
+    std::span<const CudaVariant> all() const { return all_; }
     const LoadedPass& first() const { return *loaded_[0]; }
     // Returns a variant that find() has returned before.
     const LoadedPass& known(std::size_t variant) const {
@@ -78,7 +78,7 @@ class LoadedVariants {
     }
 
   private:
-    std::vector<int> most_rows_;
+    std::vector<CudaVariant> all_;
     std::function<Result<CudaPass>(std::size_t)> compile_;
     mutable std::mutex mutex_;
     mutable std::vector<std::optional<LoadedPass>> loaded_; // never shrinks or grows
@@ -148,15 +148,16 @@ class CudaExecutable final : public Executable {
         return cuda::fill_async(flag_, 0, sizeof(std::int32_t), nullptr);
     }
 
-    Result<PassVariants> choose(const Call& forward, const Call* backward) const override {
+    Result<PassVariants> choose(const Call& forward, const Call* backward,
+                                std::int64_t visible_keys) const override {
         auto scope = cuda::ContextScope::enter(options_.device);
         if (!scope) return scope.error();
         PassVariants chosen;
-        auto one = first_that_takes(*forward_, forward);
+        auto one = first_that_takes(*forward_, forward, visible_keys);
         if (!one) return one.error();
         chosen.forward = *one;
         if (backward == nullptr || !backward_) return chosen;
-        auto other = first_that_takes(*backward_, *backward);
+        auto other = first_that_takes(*backward_, *backward, visible_keys);
         if (!other) return other.error();
         chosen.backward = *other;
         return chosen;
@@ -342,6 +343,8 @@ class CudaExecutable final : public Executable {
         const AttentionArguments& attention = call.attention;
         if (pass.most_rows != 0 && longest_of(attention) > pass.most_rows)
             return formatted("it has sequences of more than {} rows", pass.most_rows);
+        if (pass.has_few_queries && !plan::has_few_rows(dense_sizes_of(attention)))
+            return formatted("more than {} queries share keys", kMostFewRows);
         if (pass.heads_have_own_keys && attention.heads != attention.kv_heads)
             return "heads of queries share keys";
         if (!(attention.scale >= pass.least_scale))
@@ -372,36 +375,49 @@ class CudaExecutable final : public Executable {
         return std::max(attention.q_len, attention.kv_len);
     }
 
-    // Returns the variant for short sequences that fits the call's best, if there are many.
-    static std::optional<std::size_t> short_variant(std::span<const int> most_rows,
-                                                    const AttentionArguments& attention) {
+    // Returns the variant that is made for calls of such sizes.
+    static std::optional<std::size_t> variant_by_size(std::span<const CudaVariant> variants,
+                                                      const AttentionArguments& attention,
+                                                      std::int64_t visible_keys) {
         const std::int64_t sequences = std::int64_t{attention.batch} * attention.heads;
-        if (sequences < plan::kManySequences) return {};
-        const auto found = std::ranges::find_if(
-            most_rows, [&](int rows) { return rows != 0 && longest_of(attention) <= rows; });
-        if (found == most_rows.end()) return {};
-        return static_cast<std::size_t>(found - most_rows.begin());
+        const plan::DenseSizes sizes = dense_sizes_of(attention);
+        const auto found = std::ranges::find_if(variants, [&](const CudaVariant& variant) {
+            switch (variant.calls) {
+            case plan::Calls::short_sequences:
+                return sequences >= plan::kManySequences &&
+                       longest_of(attention) <= variant.most_rows;
+            case plan::Calls::few_queries:
+                return plan::has_few_rows(sizes) && plan::are_few_faster(sizes, visible_keys);
+            default: return false;
+            }
+        });
+        if (found == variants.end()) return {};
+        return static_cast<std::size_t>(found - variants.begin());
     }
 
-    Result<std::size_t> first_that_takes(const LoadedVariants& variants, const Call& call) const {
+    Result<std::size_t> first_that_takes(const LoadedVariants& variants, const Call& call,
+                                         std::int64_t visible_keys) const {
         const auto find = [&](std::size_t variant) {
             return variants.find(variant, [&](CudaPass& one) { return load_pass(one); });
         };
-        const std::span<const int> most_rows = variants.most_rows();
+        const std::span<const CudaVariant> all = variants.all();
         // This variant is only faster: if it cannot be compiled, another one is used.
-        if (const auto variant = short_variant(most_rows, call.attention);
+        if (const auto variant = variant_by_size(all, call.attention, visible_keys);
             variant && !variants.is_given_up(*variant)) {
             auto pass = find(*variant);
             if (pass && why_not((*pass)->plan, call).empty()) return *variant;
             if (!pass) {
                 variants.give_up(*variant);
-                support::Log().warn("the kernels of sequences of at most {} rows cannot be "
-                                    "compiled, slower ones take their calls: {}",
-                                    most_rows[*variant], pass.error().message);
+                support::Log().warn(
+                    "the kernels of {} cannot be compiled, slower ones take their calls: {}",
+                    all[*variant].calls == plan::Calls::few_queries
+                        ? "few queries"
+                        : formatted("sequences of at most {} rows", all[*variant].most_rows),
+                    pass.error().message);
             }
         }
-        for (std::size_t variant = 0; variant < most_rows.size(); ++variant) {
-            if (most_rows[variant] != 0) continue;
+        for (std::size_t variant = 0; variant < all.size(); ++variant) {
+            if (plan::is_by_size(all[variant].calls)) continue;
             auto pass = find(variant);
             if (!pass) return pass.error();
             if (why_not((*pass)->plan, call).empty()) return variant;

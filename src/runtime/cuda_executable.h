@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "plan/pass.h"
+#include "plan/plan.h"
 #include "runtime/executable.h"
 
 namespace flexc::runtime {
@@ -24,11 +25,16 @@ struct CudaPass {
     std::vector<CudaKernel> kernels;
 };
 
-// The variants of a pass, each for more calls than the one before it. Those after the first are
-// compiled when a plan needs them.
+struct CudaVariant {
+    plan::Calls calls;
+    int most_rows; // KernelRequest::most_rows
+};
+
+// The variants of a pass, as in plan::KernelPlan. Those after the first are compiled when a plan
+// needs them.
 struct CudaVariants {
     CudaPass first;
-    std::vector<int> most_rows; // KernelRequest::most_rows of each
+    std::vector<CudaVariant> all;
     std::function<Result<CudaPass>(std::size_t variant)> compile;
 };
 

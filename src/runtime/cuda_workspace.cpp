@@ -19,14 +19,26 @@ std::size_t bytes_of_region(const plan::WorkspaceRegion& region, const plan::Cal
 
 } // namespace
 
-plan::CallLengths lengths_of(const AttentionArguments& attention) {
+plan::DenseSizes dense_sizes_of(const AttentionArguments& attention) {
     return {.batch = attention.batch,
             .heads = attention.heads,
             .kv_heads = attention.kv_heads,
             .queries = attention.q_len,
-            .keys = attention.kv_len,
-            .all_queries = attention.q_rows,
-            .all_keys = attention.kv_rows};
+            .keys = attention.kv_len};
+}
+
+plan::CallLengths lengths_of(const AttentionArguments& attention) {
+    plan::CallLengths lengths = {.batch = attention.batch,
+                                 .heads = attention.heads,
+                                 .kv_heads = attention.kv_heads,
+                                 .queries = attention.q_len,
+                                 .keys = attention.kv_len,
+                                 .all_queries = attention.q_rows,
+                                 .all_keys = attention.kv_rows};
+    const plan::DenseSizes sizes = dense_sizes_of(attention);
+    if (attention.sequences.sequences == nullptr && plan::has_few_rows(sizes))
+        lengths.few = plan::few_work(sizes);
+    return lengths;
 }
 
 PlacedWorkspace::PlacedWorkspace(std::span<const plan::WorkspaceRegion> regions, const Call& call) {

@@ -13,6 +13,7 @@
 
 namespace flexc::runtime {
 
+plan::DenseSizes dense_sizes_of(const AttentionArguments& attention);
 plan::CallLengths lengths_of(const AttentionArguments& attention);
 
 // The first argument of a kernel of any family: the common part, then the family's own.

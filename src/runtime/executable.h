@@ -48,8 +48,9 @@ class Executable {
     virtual ~Executable() = default;
 
     // Chooses the variants for calls like these, and compiles them if needed. The second call is
-    // the backward; null if there is none.
-    virtual Result<PassVariants> choose(const Call&, const Call* /*backward*/) const {
+    // the backward; null if there is none. visible_keys: that a query of dense tensors may see.
+    virtual Result<PassVariants> choose(const Call&, const Call* /*backward*/,
+                                        std::int64_t /*visible_keys*/) const {
         return PassVariants{};
     }
 

@@ -1,5 +1,7 @@
 #include "runtime/mask_values.h"
 
+#include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 #include <utility>
@@ -69,6 +71,33 @@ ir::Environment MaskValues::of_head(std::int64_t b, std::int64_t h) const {
     environment.h = h;
     environment.h_kv = h / (environment.sizes[ir::kH] / environment.sizes[ir::kHKv]);
     return environment;
+}
+
+std::int64_t visible_keys(const passes::Mod& mod, const detail::PlanState& plan) {
+    const Sizes& sizes = plan.sizes;
+    const analysis::Band& band = mod.band;
+    if (!mod.program.is_dense() || band.clamps || !band.found()) return sizes.kv_len;
+    const ir::Environment environment =
+        MaskValues(mod.program, plan.size_values, plan.param_words, {}).of_head(0, 0);
+    constexpr std::int64_t kMost = std::int64_t{1} << 40; // positions are below it
+    const auto is_known = [&](ir::NodeId bound) {
+        const std::vector<ir::NodeId> needs = ir::reachable(mod.program.graph, std::array{bound});
+        return mod.dependence[bound].bits == 0 && std::ranges::none_of(needs, [&](ir::NodeId id) {
+                   return mod.program.graph[id].op == ir::Op::read;
+               });
+    };
+    const auto visit = [&](const std::vector<ir::NodeId>& bounds, const auto& use) {
+        for (const ir::NodeId bound : bounds)
+            if (is_known(bound))
+                use(std::clamp(ir::evaluate_integer(mod.program, bound, environment), -kMost,
+                               kMost));
+    };
+    // Positions, as the program sees them.
+    std::int64_t first = plan.kv_offset, end = first + sizes.kv_len;
+    visit(band.low, [&](std::int64_t low) { first = std::max(first, plan.q_offset + low); });
+    visit(band.high,
+          [&](std::int64_t high) { end = std::min(end, plan.q_offset + sizes.q_len + high); });
+    return std::max<std::int64_t>(end - first, 0);
 }
 
 } // namespace flexc::runtime

@@ -7,6 +7,8 @@
 
 #include "flexc/types.h"
 #include "ir/interp.h"
+#include "passes/mod.h"
+#include "runtime/state.h"
 
 namespace flexc::runtime {
 
@@ -25,5 +27,9 @@ class MaskValues {
     ir::Environment environment_;
     std::vector<std::unique_ptr<ir::BufferData>> arrays_;
 };
+
+// Returns how many keys a query may see, for the most of a plan's queries: what the bounds of the
+// mask's band leave that sizes and params determine. Reads no buffer.
+std::int64_t visible_keys(const passes::Mod& mod, const detail::PlanState& plan);
 
 } // namespace flexc::runtime

@@ -69,7 +69,8 @@ class RequestLength {
     const int b_;
 };
 
-// Return whether forward_few.cu computes the entry. group: heads of queries that share one of keys.
+// Return whether forward_few.cu computes the entry beside this kernel. Of dense calls it computes
+// all entries or none. group: heads of queries that share one of keys.
 __device__ inline bool has_few_rows(const DenseLength&, int group) { return false; }
 __device__ inline bool has_few_rows(const RequestLength& length, int group) {
     return has_few_rows(length.sequence(), group);
@@ -77,9 +78,10 @@ __device__ inline bool has_few_rows(const RequestLength& length, int group) {
 
 using SequenceLength = Select<mod::Layouts::kAreDense, DenseLength, RequestLength>;
 
-// Returns where a request's keys lie.
+// Returns where a request's keys lie. A template, as code that dense tensors discard names it too.
+template <typename Length>
 __device__ inline mod::Layouts::Keys keys_of(const AttentionArguments& attention,
-                                             const RequestLength& length) {
+                                             const Length& length) {
     return {attention.sequences.keys, length.sequence(), length.b()};
 }
 

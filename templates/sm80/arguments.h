@@ -10,7 +10,8 @@ namespace sm80 {
 struct KernelArguments : AttentionArguments {
     float* delta;           // [B, H, Q]: rowsum(d_out * o) - d_lse
     float* dq_accumulator;  // [B, H, Q, D], zeroed; of the fused backward
-    float* partial_results; // see partial_results.cuh; of the forward of requests
+    float* partial_results; // see partial_results.cuh; of the forward of few queries
+    int entry_parts;        // of dense tensors: parts of the keys of each batch entry
 };
 
 } // namespace sm80

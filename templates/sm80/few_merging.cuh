@@ -26,11 +26,11 @@ extern "C" __global__ void __launch_bounds__(32 * kMergingWarps, 2)
     const int b = flexc_quotient(head, attention.kv_heads);
     const int h_kv = head - b * attention.kv_heads;
     const SequenceLength length(attention, b);
-    const int first_part = length.sequence().first_part;
-    const int count = attention.sequences.of(b + 1).first_part - first_part;
+    const auto [first_part, count] = parts_of_request(attention, length);
     const long long rows = static_cast<long long>(length.query_rows()) * group;
-    const bool has_work = has_few_rows(length.sequence(), group) && block < rows &&
-                          (count > 1 || length.queries() < length.query_rows());
+    const bool is_few = mod::Layouts::kAreDense || has_few_rows(length, group);
+    const bool has_work =
+        is_few && block < rows && (count > 1 || length.queries() < length.query_rows());
     if (!has_work && blockIdx.x > 0) return;
     wait_for_kernel_ahead();
     if (!has_work) return;

@@ -35,6 +35,20 @@ class PartialResults {
     const int rows_;
 };
 
+// The parts of a request: the first of them among those of all requests, and their number.
+struct PartsOfRequest {
+    int first, count;
+};
+__device__ inline PartsOfRequest parts_of_request(const KernelArguments& attention,
+                                                  const DenseLength& length) {
+    return {length.b() * attention.entry_parts, attention.entry_parts};
+}
+__device__ inline PartsOfRequest parts_of_request(const KernelArguments& attention,
+                                                  const RequestLength& length) {
+    const int first = length.sequence().first_part;
+    return {first, attention.sequences.of(length.b() + 1).first_part - first};
+}
+
 // The request to which a part of keys belongs, its index among that request's parts, and how many
 // parts the request has: 0 if there is no such part.
 struct PartOfRequest {
@@ -42,7 +56,12 @@ struct PartOfRequest {
 };
 // Called by whole warps, whose lanes search for the request together: 31 requests take one load,
 // 1,023 take two dependent ones.
-__device__ inline PartOfRequest part_of_request(const AttentionArguments& attention, int part) {
+__device__ inline PartOfRequest part_of_request(const KernelArguments& attention, int part) {
+    if constexpr (mod::Layouts::kAreDense) {
+        const int count = attention.entry_parts;
+        const int request = flexc_quotient(part, count);
+        return {request, part - request * count, count};
+    }
     constexpr int kLanes = 32, kNone = 0x7fffffff;
     const int lane = static_cast<int>(threadIdx.x) % kLanes;
     // The last request whose first part is `part` or earlier is one of `count` from `request` on.

@@ -128,17 +128,26 @@ TEST_CASE(
     REQUIRE_MESSAGE(compiled.has_value(), compiled.error().message);
 }
 
-TEST_CASE("kernels of short sequences are compiled offline where they are asked for") {
+TEST_CASE(
+    "kernels of short sequences and few queries are compiled offline where they are asked for") {
     if (!cuda::nvrtc_info()) return;
     CompileOptions options = kNoCache;
     options.dtype = DType::bf16;
     options.backward = false;
-    for (const bool asks : {false, true}) {
+    struct Asked {
+        bool short_sequences, few_queries;
+    };
+    for (const Asked& asked : {Asked{false, false}, {true, false}, {false, true}}) {
         const auto compiled = compile_offline("score", options, "sm_80",
-                                              {.any_layout = true, .short_sequences = asks});
+                                              {.any_layout = true,
+                                               .short_sequences = asked.short_sequences,
+                                               .few_queries = asked.few_queries});
         REQUIRE_MESSAGE(compiled.has_value(), compiled.error().message);
-        CHECK(std::ranges::any_of(compiled->kernels, [](const Cubin& kernel) {
-                  return kernel.info.name == "flexc_forward_short";
-              }) == asks);
+        const auto has = [&](std::string_view name) {
+            return std::ranges::count(compiled->kernels, name,
+                                      [](const Cubin& kernel) { return kernel.info.name; }) != 0;
+        };
+        CHECK(has("flexc_forward_short") == asked.short_sequences);
+        CHECK(has("flexc_forward_few") == asked.few_queries);
     }
 }

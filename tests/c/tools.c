@@ -91,8 +91,8 @@ static void test_offline(const char* folder) {
     CHECK_NULL(flexc_offline_cubin(NULL, 0, &cubin, &error), "offline");
     CHECK_NULL(flexc_compile_offline("score", NULL, NULL, 0, &offline, &error), "arch");
     CHECK_NULL(flexc_compile_offline("score", NULL, "sm_80", 0, NULL, &error), "offline");
-    CHECK_REFUSED(flexc_compile_offline("score", NULL, "sm_80", 4, &offline, &error),
-                  FLEXC_ERROR_INVALID_OPTION, "FLEXC_OFFLINE_SHORT_SEQUENCES");
+    CHECK_REFUSED(flexc_compile_offline("score", NULL, "sm_80", 8, &offline, &error),
+                  FLEXC_ERROR_INVALID_OPTION, "FLEXC_OFFLINE_FEW_QUERIES");
     CHECK_REFUSED(flexc_compile_offline("score", NULL, "sm_8", 0, &offline, &error),
                   FLEXC_ERROR_INVALID_OPTION, "sm_8");
 }

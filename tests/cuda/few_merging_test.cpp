@@ -75,10 +75,9 @@ extern "C" void run(const sm80::KernelArguments* attention, int blocks) {
 }
 )";
 
-test::HostModule compiled() {
-    front::Output output = front::compile_text({.source = dsl::Source("<test>", "score"),
-                                                .query_layout = Layout::ragged,
-                                                .key_layout = Layout::ragged});
+test::HostModule compiled(Layout layout) {
+    front::Output output = front::compile_text(
+        {.source = dsl::Source("<test>", "score"), .query_layout = layout, .key_layout = layout});
     REQUIRE_MESSAGE(output.program.has_value(), output.rendered);
     auto mod =
         passes::lower(std::move(*output.program), {.head_dim = kColumns, .head_dim_v = kColumns});
@@ -92,6 +91,7 @@ test::HostModule compiled() {
 
 struct Requests {
     int heads, kv_heads, most_queries;
+    bool are_dense = false;          // and so alike
     std::vector<Sequence> sequences; // and the end
     std::vector<float> partial;
 
@@ -117,16 +117,18 @@ struct Requests {
 };
 
 // turn: of the numbers of parts, which requests take one after the other.
-Requests drawn(std::mt19937& random, std::size_t& turn) {
+Requests drawn(std::mt19937& random, std::size_t& turn, bool are_dense) {
     const auto below = test::draws_below(random);
     constexpr int kGroups[] = {1, 3, 4, 16, 64};
     constexpr int kParts[] = {1, 2, 8, 9, 16, 17, 30, 32, 33, 64, 65, 132, 200};
-    Requests all{};
+    Requests all{.are_dense = are_dense};
     const int group = kGroups[below(5)];
     all.kv_heads = 1 + below(2);
     all.heads = all.kv_heads * group;
     all.most_queries = 1 + below(group > 16 ? 2 : 5);
-    const bool has_unused = below(2) == 0;
+    const bool has_unused = !are_dense && below(2) == 0;
+    const int parts_of_dense = are_dense ? kParts[turn++ % 13] : 0;
+    if (are_dense) all.most_queries = std::min(all.most_queries, kMostFewRows / group);
     int part = 0;
     long long row = 0;
     for (int request = 1 + below(8); request >= 0; --request) {
@@ -134,9 +136,12 @@ Requests drawn(std::mt19937& random, std::size_t& turn) {
         sequence.q_row = row;
         sequence.first_part = part;
         if (request > 0) {
-            sequence.q_len = below(all.most_queries + 1);
+            sequence.q_len = are_dense ? all.most_queries : below(all.most_queries + 1);
             sequence.q_rows = sequence.q_len + (has_unused ? below(3) : 0);
-            if (sequence.q_len > 0 && has_few_rows(sequence, group)) part += kParts[turn++ % 13];
+            if (are_dense)
+                part += parts_of_dense;
+            else if (sequence.q_len > 0 && has_few_rows(sequence, group))
+                part += kParts[turn++ % 13];
         }
         row += sequence.q_rows;
         all.sequences.push_back(sequence);
@@ -175,11 +180,16 @@ Outputs merged(Function* run, Requests& all, int blocks) {
     attention.kv_heads = all.kv_heads;
     attention.q_len = all.most_queries;
     attention.scale = 1;
-    attention.sequences.sequences = all.sequences.data();
+    if (all.are_dense)
+        attention.entry_parts = all.parts_of(0);
+    else
+        attention.sequences.sequences = all.sequences.data();
     attention.partial_results = all.partial.data();
-    attention.o = {outputs.o.data(), 0, kColumns, std::int64_t{all.heads} * kColumns, 1};
+    const std::int64_t to_next = all.are_dense ? std::int64_t{all.most_queries} * all.heads : 0;
+    attention.o = {outputs.o.data(), to_next * kColumns, kColumns,
+                   std::int64_t{all.heads} * kColumns, 1};
     attention.o_flags = kOutputF32;
-    attention.lse = {outputs.lse.data(), 0, 1, all.heads, 1};
+    attention.lse = {outputs.lse.data(), to_next, 1, all.heads, 1};
     run(&attention, blocks);
     CHECK(outputs.o.back() == kUntouched);
     CHECK(outputs.lse.back() == kUntouched);
@@ -220,36 +230,39 @@ TEST_CASE("a row's parts are joined to the same bits by any number of blocks") {
     const std::uint32_t seed = std::random_device{}();
     CAPTURE(seed);
     std::mt19937 random(seed);
-    const test::HostModule module = compiled();
-    auto* run = module.function<Function>("run");
-    std::size_t turn = 0;
-    for (int round = 0; turn < 13; ++round) {
-        CAPTURE(round);
-        Requests all = drawn(random, turn);
-        const int heads = all.count() * all.kv_heads;
-        const Outputs outputs = merged(run, all, heads);
-        // Of blocks that heads do not divide, some are left over.
-        CHECK(merged(run, all, heads * 3 + (round % heads)) == outputs);
-        int wrong = 0;
-        for (int b = 0; b < all.count(); ++b) {
-            const Sequence& sequence = all.sequences[static_cast<std::size_t>(b)];
-            const bool is_few = has_few_rows(sequence, all.group());
-            for (int query = 0; query < sequence.q_rows; ++query)
-                for (int h = 0; h < all.heads; ++h) {
-                    const auto at =
-                        static_cast<std::size_t>((sequence.q_row + query) * all.heads + h);
-                    const float *o = &outputs.o[at * kColumns], lse = outputs.lse[at];
-                    const bool is_used = query < sequence.q_len;
-                    if (!is_few || (is_used && all.parts_of(b) == 1))
-                        wrong += lse != kUntouched || !is_all(o, kUntouched);
-                    else if (!is_used)
-                        wrong += lse != -kInfinity || !is_all(o, 0);
-                    else
-                        wrong += !is_joined(all, b, h / all.group(),
-                                            query * all.group() + h % all.group(), o, lse);
-                }
+    for (const bool are_dense : {false, true}) {
+        CAPTURE(are_dense);
+        const test::HostModule module = compiled(are_dense ? Layout::dense : Layout::ragged);
+        auto* run = module.function<Function>("run");
+        std::size_t turn = 0;
+        for (int round = 0; turn < 13; ++round) {
+            CAPTURE(round);
+            Requests all = drawn(random, turn, are_dense);
+            const int heads = all.count() * all.kv_heads;
+            const Outputs outputs = merged(run, all, heads);
+            // Of blocks that heads do not divide, some are left over.
+            CHECK(merged(run, all, heads * 3 + (round % heads)) == outputs);
+            int wrong = 0;
+            for (int b = 0; b < all.count(); ++b) {
+                const Sequence& sequence = all.sequences[static_cast<std::size_t>(b)];
+                const bool is_few = has_few_rows(sequence, all.group());
+                for (int query = 0; query < sequence.q_rows; ++query)
+                    for (int h = 0; h < all.heads; ++h) {
+                        const auto at =
+                            static_cast<std::size_t>((sequence.q_row + query) * all.heads + h);
+                        const float *o = &outputs.o[at * kColumns], lse = outputs.lse[at];
+                        const bool is_used = query < sequence.q_len;
+                        if (!is_few || (is_used && all.parts_of(b) == 1))
+                            wrong += lse != kUntouched || !is_all(o, kUntouched);
+                        else if (!is_used)
+                            wrong += lse != -kInfinity || !is_all(o, 0);
+                        else
+                            wrong += !is_joined(all, b, h / all.group(),
+                                                query * all.group() + h % all.group(), o, lse);
+                    }
+            }
+            CHECK(wrong == 0);
         }
-        CHECK(wrong == 0);
     }
 }
 

@@ -16,6 +16,7 @@
 #include "host_module.h"
 #include "passes/pipeline.h"
 #include "plan/plan.h"
+#include "sm80/arguments.h"
 
 namespace {
 
@@ -25,7 +26,7 @@ constexpr std::string_view kText = R"(
 #include "mod.cuh"
 #include "sm80/few_tiles.cuh"
 // All parts, and those behind the last.
-extern "C" void find(const AttentionArguments* attention, int count, int* found) {
+extern "C" void find(const sm80::KernelArguments* attention, int count, int* found) {
     run_warp([&](int lane) {
         for (int part = 0; part < count; ++part) {
             const sm80::PartOfRequest at = sm80::part_of_request(*attention, part);
@@ -41,11 +42,11 @@ extern "C" void divide(int tiles, int part, int parts, int* range) {
 }
 )";
 
-test::HostModule compiled() {
+test::HostModule compiled(Layout layout = Layout::ragged) {
     front::Output output =
         front::compile_text({.source = dsl::Source("<test>", "score_mod = score"),
-                             .query_layout = Layout::ragged,
-                             .key_layout = Layout::ragged});
+                             .query_layout = layout,
+                             .key_layout = layout});
     REQUIRE_MESSAGE(output.program.has_value(), output.rendered);
     auto mod = passes::lower(std::move(*output.program), {.backward = false});
     REQUIRE(mod.has_value());
@@ -57,7 +58,7 @@ test::HostModule compiled() {
 
 TEST_CASE("blocks find the request of their part of the keys") {
     const test::HostModule module = compiled();
-    auto* find = module.function<void(const AttentionArguments*, int, int*)>("find");
+    auto* find = module.function<void(const sm80::KernelArguments*, int, int*)>("find");
     std::mt19937 random(5);
     for (const int requests : {1, 2, 30, 31, 32, 33, 100, 991, 992, 1023, 1024, 2500}) {
         CAPTURE(requests);
@@ -73,13 +74,33 @@ TEST_CASE("blocks find the request of their part of the keys") {
         }
         constexpr int kBehind = 5;
         expected.insert(expected.end(), 3 * kBehind, 0);
-        AttentionArguments attention{};
+        sm80::KernelArguments attention{};
         attention.batch = requests;
         attention.sequences.sequences = sequences.data();
         std::vector<int> found(expected.size(), -1);
         find(&attention, parts + kBehind, found.data());
         CHECK(found == expected);
     }
+}
+
+TEST_CASE("blocks of dense tensors find the batch entry of their part, of which all have as many") {
+    const test::HostModule module = compiled(Layout::dense);
+    auto* find = module.function<void(const sm80::KernelArguments*, int, int*)>("find");
+    for (const int batch : {1, 2, 33, 128})
+        for (const int parts : {1, 3, 12, 198}) {
+            CAPTURE(batch);
+            CAPTURE(parts);
+            std::vector<int> expected;
+            for (int entry = 0; entry < batch; ++entry)
+                for (int part = 0; part < parts; ++part)
+                    expected.insert(expected.end(), {entry, part, parts});
+            sm80::KernelArguments attention{};
+            attention.batch = batch;
+            attention.entry_parts = parts;
+            std::vector<int> found(expected.size(), -1);
+            find(&attention, batch * parts, found.data());
+            CHECK(found == expected);
+        }
 }
 
 TEST_CASE("parts of a request have all of its tiles, and as many as others or one more") {

@@ -69,6 +69,7 @@ API_SECTIONS = [
     ("graphs", "specialized", True, False, ["-ts=hopper", "-sf=*/capture_test.cpp"]),
     ("graphs-requests", "generic", False, False, ["-tse=hopper", "-sf=*/capture_test.cpp"]),
     ("short", "automatic", False, False, ["-tse=hopper", "-sf=*/short_sequences_test.cpp"]),
+    ("few", "automatic", False, False, ["-tse=hopper", "-sf=*/few_queries_test.cpp"]),
     ("requests", "generic", False, True,
      ["-sf=*/layouts_test.cpp", "-tc=random requests on a GPU*,batch_invariant*on a GPU"]),
 ]

@@ -472,9 +472,21 @@ Recorded record_all() {
                 result.traces += formatted("# {}\n{}", name, text);
                 result.summaries += formatted("# {}\n{}", name, summary_of(text));
             }
-    // A sink has kernels ahead, which pass over rows.
     options.forward_kernel = ForwardKernel::automatic;
     options.backward_kernel = BackwardKernel::automatic;
+    for (const Sizes& sizes :
+         {Sizes{.batch = 4, .heads = 32, .kv_heads = 8, .q_len = 1, .kv_len = 32768},
+          {.batch = 3, .heads = 64, .kv_heads = 1, .q_len = 1, .kv_len = 8192},
+          {.batch = 300, .heads = 8, .kv_heads = 8, .q_len = 4, .kv_len = 4096},
+          {.batch = 1, .heads = 8, .kv_heads = 1, .q_len = 9, .kv_len = 32768}}) {
+        const std::string name =
+            formatted("{} x {} queries of {} heads on {} keys of {}", sizes.batch, sizes.q_len,
+                      sizes.heads, sizes.kv_len, sizes.kv_heads);
+        const std::string text = trace_sequences(options, kTable, sizes);
+        result.traces += formatted("# {}\n{}", name, text);
+        result.summaries += formatted("# {}\n{}", name, summary_of(text));
+    }
+    // A sink has kernels ahead, which pass over rows.
     const std::string with_sink =
         trace_sequences(options, "buffer t: f32[H, N]\nsink = t[h, 0]\nscore",
                         {.batch = 2000, .heads = 6, .kv_heads = 3, .q_len = 49, .kv_len = 49});

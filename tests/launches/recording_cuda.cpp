@@ -152,6 +152,7 @@ void Fields::all(const AttentionArguments& a) {
 
 void Fields::of_family(const sm80::KernelArguments& w) {
     pointer("delta", w.delta), pointer("dq_accumulator", w.dq_accumulator);
+    number("entry_parts", w.entry_parts);
 }
 
 void Fields::of_family(const sm90::KernelArguments& w) {

@@ -22,7 +22,7 @@ struct CompileCommand {
     LayoutOption layout;
     std::string arch{kDefaultArch};
     std::string folder;
-    bool short_sequences = false, no_cache = false, json = false;
+    bool short_sequences = false, few_queries = false, no_cache = false, json = false;
 };
 
 nlohmann::json as_json(const OfflineResult& result) {
@@ -63,9 +63,10 @@ void run(const CompileCommand& options) {
     if (options.no_cache) {
         mod.options.cache = {.memory = false, .disk = false};
     }
-    const auto result = value_of(compile_offline(
-        mod.text, mod.options, options.arch,
-        {.any_layout = !options.folder.empty(), .short_sequences = options.short_sequences}));
+    const auto result = value_of(compile_offline(mod.text, mod.options, options.arch,
+                                                 {.any_layout = !options.folder.empty(),
+                                                  .short_sequences = options.short_sequences,
+                                                  .few_queries = options.few_queries}));
     if (!options.folder.empty()) {
         write_pack(options.folder, result);
     }
@@ -89,6 +90,8 @@ void add_compile(CommandLine program) {
                    {.file = true});
     command.flag("--short-sequences", options->short_sequences,
                  "Also what calls with 1,024 sequences and more of at most 64 rows need");
+    command.flag("--few-queries", options->few_queries,
+                 "Also what calls with at most 64 queries of all heads that share keys need");
     command.flag("--no-cache", options->no_cache, "Neither read nor write the kernel cache");
     command.json_flag(options->json);
     command.on_run([options] { run(*options); });

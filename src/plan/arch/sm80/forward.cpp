@@ -111,6 +111,7 @@ int blocks_at_once(const KernelRequest& request, int registers, int warps, int s
 
 std::vector<KernelConfig> forward_candidates(const KernelRequest& request, bool is_last_resort) {
     if (request.most_rows != 0) return short_candidates(request);
+    if (request.has_few_queries) return {few_queries_kernel(request)};
     const std::span<const Shape> shapes =
         request.dtype == DType::f32 ? std::span<const Shape>(kFloatShapes) : kShapes;
     const std::size_t most = is_last_resort ? 1 : kMostCandidates;

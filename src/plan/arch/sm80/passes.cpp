@@ -1,4 +1,6 @@
 // The steps of the generic forward and backward, and the family that they belong to.
+#include <utility>
+
 #include "plan/arch/sm80/sm80.h"
 #include "plan/gradients.h"
 #include "plan/program.h"
@@ -36,7 +38,55 @@ void make_persistent(const KernelConfig& main, Launch& launch) {
     launch.blocks_at_once = main.blocks_at_once;
 }
 
+// The launches of the kernel for few queries, with the blocks that a call of known lengths needs.
+struct FewLaunches {
+    Launch attend, merge;
+};
+FewLaunches few_launches(const Program& program, std::size_t kernel, const KernelConfig& config) {
+    const KernelRequest request = program.request(KernelKind::forward);
+    const ::sm80::TileSizes sizes = few_queries_sizes(config, request);
+    const int rows = sizes.query_tile * ::sm80::most_few_tiles(sizes);
+    Launch few = launch(kernel, config,
+                        {{{1, {{Of::few_parts}, {Of::kv_heads}, tiles_of(Of::few_rows, rows)}}}});
+    few.threads_y = ::sm80::few_warps(sizes);
+    const int of_tile = ::sm80::few_bytes(sizes, 1) - ::sm80::few_bytes(sizes, 0);
+    if (!is_of_warpgroups(config))
+        few.used_shared_bytes = {
+            {{::sm80::few_bytes(sizes, 0)}, {of_tile, {tiles_of(Of::few_rows, sizes.query_tile)}}}};
+    few.starts_early =
+        request.arch >= 90 && config.has_block_mask; // before the block mask is built
+    few.writes = {kPartialResults};
+    Launch merge =
+        launch(kernel, config, {{{1, {{Of::batch}, {Of::kv_heads}, {Of::merging_blocks}}}}});
+    merge.entry = "flexc_merge_parts";
+    merge.threads = 32;
+    merge.threads_y = ::sm80::kMergingWarps;
+    merge.shared_bytes = ::sm80::merging_bytes(program.options().head_dim_v);
+    merge.starts_early = request.arch >= 90;
+    merge.reads = {kPartialResults};
+    return {std::move(few), std::move(merge)};
+}
+
+// Returns how many floats a row of a part's results has: its output, maximum and sum.
+int partial_columns(const Program& program) { return program.options().head_dim_v + 2; }
+
+// The pass of dense tensors with few queries.
+PassPlan forward_of_few(const Program& program, const KernelConfig& main) {
+    PassPlan pass;
+    pass.kernels = {main};
+    pass.workspace = {{.region = kPartialResults,
+                       .elements = {{{partial_columns(program),
+                                      {{Of::joined_parts}, {Of::kv_heads}, {Of::few_rows}}}}},
+                       .argument = argument(&::sm80::KernelArguments::partial_results)}};
+    pass.length_arguments = {
+        {argument(&::sm80::KernelArguments::entry_parts), {{{1, {{Of::entry_parts}}}}}}};
+    FewLaunches launches = few_launches(program, 0, main);
+    pass.steps = {std::move(launches.attend), std::move(launches.merge)};
+    return pass;
+}
+
 PassPlan forward(const Program& program, const KernelConfig& main) {
+    if (main.has_few_queries) return forward_of_few(program, main);
     PassPlan pass;
     pass.kernels = {main};
     pass.steps = {launch(0, main, query_tiles(program, main.query_tile))};
@@ -117,7 +167,7 @@ void add_few_queries(const Program& program, PassPlan& pass) {
     std::get<Launch>(pass.steps.back()).of_many_rows = true;
     const KernelRequest request = program.request(KernelKind::forward);
     pass.kernels.push_back(few_queries_kernel(request));
-    const int columns = program.options().head_dim_v + 2;
+    const int columns = partial_columns(program);
     // Returns an upper bound on the parts of all requests' KV heads, times of_each and `factors`.
     const auto parts = [&](std::int64_t of_each, const std::vector<Length>& factors) -> Extent {
         std::vector<Length> of_requests = factors, others = factors;
@@ -131,30 +181,14 @@ void add_few_queries(const Program& program, PassPlan& pass) {
                               .elements = parts(columns, {{Of::few_rows}}),
                               .argument = argument(&::sm80::KernelArguments::partial_results)});
     const std::size_t kernel = pass.kernels.size() - 1;
-    const ::sm80::TileSizes sizes = few_queries_sizes(pass.kernels[kernel], request);
-    const int rows = sizes.query_tile * ::sm80::most_few_tiles(sizes);
-    Launch few = launch(kernel, pass.kernels[kernel], parts(1, {tiles_of(Of::few_rows, rows)}));
-    few.known_blocks = {{{1, {{Of::few_parts}, {Of::kv_heads}, tiles_of(Of::few_rows, rows)}}}};
-    few.threads_y = ::sm80::few_warps(sizes);
-    const int of_tile = ::sm80::few_bytes(sizes, 1) - ::sm80::few_bytes(sizes, 0);
-    if (!is_of_warpgroups(pass.kernels[kernel]))
-        few.used_shared_bytes = {
-            {{::sm80::few_bytes(sizes, 0)}, {of_tile, {tiles_of(Of::few_rows, sizes.query_tile)}}}};
-    few.starts_early =
-        request.arch >= 90 && pass.kernels[kernel].has_block_mask; // before the block mask is built
-    few.writes = {kPartialResults};
-    Launch merge =
-        launch(kernel, pass.kernels[kernel],
-               {{{1, {{Of::batch}, {Of::kv_heads}, tiles_of(Of::few_rows, ::sm80::kMergingWarps)}},
-                 {::sm80::kMergingBlocksBeside, {}}}});
-    merge.entry = "flexc_merge_parts";
-    merge.known_blocks = {{{1, {{Of::batch}, {Of::kv_heads}, {Of::merging_blocks}}}}};
-    merge.threads = 32;
-    merge.threads_y = ::sm80::kMergingWarps;
-    merge.shared_bytes = ::sm80::merging_bytes(program.options().head_dim_v);
-    merge.starts_early = request.arch >= 90;
-    merge.reads = {kPartialResults};
-    pass.steps.insert(pass.steps.begin(), {std::move(few), std::move(merge)});
+    FewLaunches launches = few_launches(program, kernel, pass.kernels[kernel]);
+    const auto& tiles = launches.attend.blocks.terms[0].lengths.back();
+    launches.attend.known_blocks = std::exchange(launches.attend.blocks, parts(1, {tiles}));
+    launches.merge.known_blocks = std::exchange(
+        launches.merge.blocks,
+        {{{1, {{Of::batch}, {Of::kv_heads}, tiles_of(Of::few_rows, ::sm80::kMergingWarps)}},
+          {::sm80::kMergingBlocksBeside, {}}}});
+    pass.steps.insert(pass.steps.begin(), {std::move(launches.attend), std::move(launches.merge)});
 }
 
 ::sm80::TileSizes sizes(const KernelRequest& request, int query_tile, int key_tile, int stages) {
