@@ -2,25 +2,30 @@
 // computes dq, dk and dv of one sequence after another.
 //     P = exp(mod(S) - lse)                            dv = P^T d_out
 //     dS = P * (d_out V^T - delta) * mod'(S)           dk = dS^T Q       dq = dS K
-// P and dS go through shared memory, because each product needs them in another layout of
-// registers.
+// A warp has 16 keys: it computes P and dS of all queries transposed, so that they are operands of
+// dv and dk in the registers that hold them. Only dS goes through shared memory, for dq, of which
+// each warp has the rows of some queries.
 //
 // If sequences of a head share values, a block computes them one after another: see
 // sm80/backward_shared.cuh.
 #include "mod.cuh"
 
-#include "sm80/backward_scores.cuh"
 #include "sm80/backward_shared.cuh"
 #include "sm80/gradient_rows.cuh"
 #include "sm80/own_row_sums.cuh"
 #include "sm80/row_references.cuh"
+#include "sm80/scores_of_keys.cuh"
 #include "sm80/sequences_of_block.cuh"
 
 using namespace sm80;
 
 namespace {
 
-using QueryGradient = WarpResult<mod::kQueryTile, mod::kHeadDim, mod::kWarps>;
+// Each warp owns whole rows.
+using OwnQueryGradient = WarpResult<mod::kQueryTile, mod::kHeadDim, mod::kWarps, true>;
+using OwnKeyGradient = WarpResult<mod::kKeyTile, mod::kHeadDim, mod::kWarps, true>;
+using OwnValueGradient = WarpResult<mod::kKeyTile, mod::kHeadDimV, mod::kWarps, true>;
+using DScoreTile = Tile<Element, mod::kKeyTile, mod::kQueryTile>; // a row for each key
 
 constexpr BackwardShortLayout kLayout = backward_short_layout(kSizes);
 static_assert(mod::Layouts::kAreDense && !mod::Mask::kHasBlockMask && mod::kStages == 1);
@@ -31,12 +36,11 @@ struct Shared {
     unsigned base;
     __device__ KeyTile keys() const { return {base}; }
     __device__ ValueTile values() const { return {base + kLayout.values}; }
-    __device__ PTile p() const { return {base + kLayout.p}; }
-    __device__ PTile d_scores() const { return {base + kLayout.d_scores}; }
+    __device__ DScoreTile d_scores() const { return {base + kLayout.d_scores}; }
     __device__ QueryTile queries() const { return {base + kLayout.queries}; }
     __device__ DOutTile d_out() const { return {base + kLayout.d_out}; }
-    __device__ unsigned row_sums() const { return base + kLayout.row_sums; }
-    __device__ unsigned room() const { return d_out().base; }
+    __device__ QueryFacts query_facts() const { return QueryFacts(base + kLayout.query_facts); }
+    __device__ unsigned room() const { return d_scores().base; }
 };
 
 __device__ void load_keys(Shared shared, const KernelArguments& attention,
@@ -59,41 +63,118 @@ __device__ void load_queries(Shared shared, const KernelArguments& attention,
     clear_padding<kThreads>(shared.d_out());
 }
 
-template <typename Seen>
-__device__ void differentiate_all(SequenceScores& products, SequenceScores& dp,
-                                  const Surroundings& around, const ScoreTile& tile,
-                                  const SharedByHead& of_head, mod::GradientSums& sums) {
-    ElementOrder::visit<SequenceScores>(
-        around, tile, Seen(around, tile),
-        [&](int row, int column, bool visible, const ScoreRow& row_facts,
-            const ScoreColumn& column_facts) {
-            mod::At at = element_at(around, row_facts, column_facts);
-            at.shared_value = of_head.values.load(row, column);
-            differentiate(products.at(row, column / 2, column % 2),
-                          dp.at(row, column / 2, column % 2), visible, at, around.attention.scale,
-                          row_facts, [&](const mod::Joint& joint, float d_modified) {
-                              mod::sum_gradients(at, joint, d_modified, sums);
-                              of_head.gradients.add(row, column, joint, d_modified);
-                          });
+// The warp's rows of keys or values, as operands: in registers if they are few.
+template <typename T> class RowsOfWarp {
+    static constexpr int kSteps = T::kPaddedColumns / kStepK<Element>;
+    static constexpr bool kAreKept = sizeof(Element) == 2 && mod::kHeadDim + mod::kHeadDimV <= 64;
+
+  public:
+    __device__ explicit RowsOfWarp(T tile) : tile_(tile) {
+        if constexpr (kAreKept) {
+#pragma unroll
+            for (int i = 0; i < kSteps; ++i)
+                kept_[i] = load_a(tile, first_key_of_warp(), i * kStepK<Element>);
+        }
+    }
+    __device__ OperandA<Element> at(int k) const {
+        if constexpr (kAreKept)
+            return kept_[k / kStepK<Element>];
+        else
+            return load_a(tile_, first_key_of_warp(), k);
+    }
+
+  private:
+    T tile_;
+    OperandA<Element> kept_[kAreKept ? kSteps : 1];
+};
+
+// Sets products to those of the warp's keys, or values, and 16 rows of `right`.
+template <typename T, int kColumns>
+__device__ void multiply_rows(StepScores& products, const RowsOfWarp<T>& left,
+                              Tile<Element, kStepRows, kColumns> right) {
+    products.clear();
+    accumulate<Element, T::kPaddedColumns, true>(
+        products, [&](int, int k) { return left.at(k); },
+        [&](OperandB<Element>(&b)[2], int unit, int k) { load_b(b, right, 16 * unit, k); });
+}
+
+// gradient += scores * rows
+template <typename Gradient, int kColumns>
+__device__ void add_step(Gradient& gradient, const StepScores& scores,
+                         Tile<Element, kStepRows, kColumns> rows) {
+    accumulate<Element, kStepRows, true>(
+        gradient,
+        [&](int fragment, int k) {
+            return operand_from_accumulators<Element>(scores.values[fragment], k / kStepK<Element>);
+        },
+        [&](OperandB<Element>(&b)[2], int unit, int k) {
+            load_b_transposed(b, rows, 16 * unit, k);
         });
 }
 
-// Computes P and dS and writes them to shared memory.
-__device__ void compute_scores(Shared shared, const Surroundings& around,
-                               const SharedByHead& of_head, mod::GradientSums& sums) {
-    const ScoreTile tile{0, 0, shared.row_sums(), 4 * mod::kQueryTile};
-    SequenceScores scores, d_scores;
-    scores.clear();
-    d_scores.clear();
-    mma_rows(scores, shared.queries(), shared.keys());
-    mma_rows(d_scores, shared.d_out(), shared.values());
-    if (shows_all<SequenceScores>(around, tile))
-        differentiate_all<AllAreVisible>(scores, d_scores, around, tile, of_head, sums);
-    else
-        differentiate_all<typename ElementOrder::Visible<SequenceScores>>(scores, d_scores, around,
-                                                                          tile, of_head, sums);
-    store_result(shared.p(), scores);
-    store_result(shared.d_scores(), d_scores);
+template <typename Seen>
+__device__ void differentiate_step(StepScores& products, StepScores& dp, Shared shared,
+                                   const Surroundings& around, const KeysOfThread& keys,
+                                   int first_q, const SharedByHead& of_head,
+                                   mod::GradientSums& sums) {
+    const Seen seen(around, keys, first_q);
+    const int before = first_q / kStepRows * StepScores::kElements;
+#pragma unroll
+    for (int i = 0; i < StepScores::kQueries; ++i) {
+        const ScoreRow query =
+            query_at(around, shared.query_facts(), first_q + StepScores::query(i));
+#pragma unroll
+        for (int key = 0; key < keys.kCount; ++key) {
+            const int element = keys.kCount * i + key;
+            mod::At at = element_at(around, query, keys.of[key]);
+            at.shared_value = of_head.values.load(before + element);
+            differentiate(products.of(key, i), dp.of(key, i),
+                          seen(around, element, query, keys.of[key]), at, around.attention.scale,
+                          query, [&](const mod::Joint& joint, float d_modified) {
+                              mod::sum_gradients(at, joint, d_modified, sums);
+                              of_head.gradients.add(before + element, joint, d_modified);
+                          });
+        }
+    }
+}
+
+// Computes P and dS of the warp's keys, adds to their dk and dv, and writes dS to shared memory.
+__device__ void add_queries(OwnKeyGradient& dk, OwnValueGradient& dv, Shared shared,
+                            const Surroundings& around, const SharedByHead& of_head,
+                            mod::GradientSums& sums) {
+    const RowsOfWarp<KeyTile> own_keys(shared.keys());
+    const RowsOfWarp<ValueTile> own_values(shared.values());
+    const KeysOfThread keys(around);
+    const int warp = StepScores::warp();
+#pragma unroll 1
+    for (int first_q = 0; first_q < around.length.queries(); first_q += kStepRows) {
+        const TileRange seen = warps_seen(around, first_q);
+        if (warp < seen.begin || warp >= seen.end) continue;
+        const auto queries = rows_of<kStepRows>(shared.queries(), first_q);
+        const auto d_out = rows_of<kStepRows>(shared.d_out(), first_q);
+        StepScores scores, d_scores;
+        multiply_rows(scores, own_keys, queries);
+        multiply_rows(d_scores, own_values, d_out);
+        if (shows_step(around, first_q))
+            differentiate_step<AllOfStep>(scores, d_scores, shared, around, keys, first_q, of_head,
+                                          sums);
+        else
+            differentiate_step<SeenInStep>(scores, d_scores, shared, around, keys, first_q, of_head,
+                                           sums);
+        store_result(DScoreTile{shared.d_scores().at(0, first_q)}, d_scores);
+        add_step(dv, scores, d_out);
+        add_step(dk, d_scores, queries);
+    }
+}
+
+// Computes dq of the warp's queries from dS, of which only what the queries may see has been
+// written.
+__device__ void add_keys(OwnQueryGradient& dq, Shared shared, const Surroundings& around) {
+    const TileRange seen = warps_seen(around, OwnQueryGradient::first_row());
+#pragma unroll 1
+    for (int i = seen.begin; i < seen.end; ++i)
+        mma_columns(dq, rows_of<kStepRows>(shared.d_scores(), kStepRows * i),
+                    rows_of<kStepRows>(shared.keys(), kStepRows * i));
 }
 
 // Computes one sequence. All threads have finished the sequence before.
@@ -104,8 +185,8 @@ __device__ void differentiate_sequence(const KernelArguments& attention,
     const SequenceLength length(attention, b);
     const int group = attention.heads / attention.kv_heads, last_h = (h_kv + 1) * group - 1;
     load_keys(shared, attention, length, h_kv);
-    KeyGradient dk;
-    ValueGradient dv;
+    OwnKeyGradient dk;
+    OwnValueGradient dv;
     dk.clear();
     dv.clear();
 #pragma unroll 1
@@ -113,22 +194,20 @@ __device__ void differentiate_sequence(const KernelArguments& attention,
         const HeadPlace place(attention, arguments, b, h, h_kv);
         const Surroundings around{attention, arguments, place, length};
         mod::GradientSums sums{};
-        const OwnRowSums row_sums(attention, arguments, length, h, shared.row_sums(),
-                                  shared.p().base);
+        const OwnRowSums row_sums(attention, arguments, length, h, shared.query_facts(),
+                                  shared.d_scores().base);
         row_sums.load();
         load_queries(shared, attention, length, h);
         of_head.values.find(around);
         wait_for_copies();
         __syncthreads();
         row_sums.find(shared.d_out());
-        compute_scores(shared, around, of_head, sums);
+        add_queries(dk, dv, shared, around, of_head, sums);
         mod::flush_gradients(arguments, place.launch, place.head, b, h, h_kv, sums);
-        __syncthreads(); // P and dS are here
-        QueryGradient dq;
+        __syncthreads(); // dS is here
+        OwnQueryGradient dq;
         dq.clear();
-        mma_columns(dv, shared.p(), shared.d_out());
-        mma_columns(dk, shared.d_scores(), shared.queries());
-        add_product(dq, shared.d_scores(), shared.keys());
+        add_keys(dq, shared, around);
         __syncthreads();                          // everyone has left the tiles
         const int of_keys = computed_again(h_kv); // so that no address waits for the last head
         const GradientRows<QueryTile, kThreads> dq_rows(

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 
 #include "common/sequences.h"
 #include "passes/gradient_order.h"
@@ -169,11 +170,13 @@ bool has_short_kernels(const Program& program, bool is_automatic) {
 // Returns the numbers of rows for which there are such kernels: those for which products take less
 // time than memory.
 std::vector<int> short_rows(const KernelRequest& request) {
-    constexpr std::array kRows = {16, 32, 64};
-    constexpr int kMostElements = 64 * (64 + 64);
+    static constexpr std::array kForward = {16, 32, 64, 96, 128, 160, 256};
+    static constexpr std::array kBackward = {16, 32, 64, 96, 128, 144, 160, 256};
+    const bool is_forward = request.kind == KernelKind::forward;
+    const int most_elements = is_forward ? 256 * (64 + 64) : 256 * (32 + 32);
     std::vector<int> rows;
-    for (const int count : kRows)
-        if (count * (request.head_dim + request.head_dim_v) <= kMostElements) rows.push_back(count);
+    for (const int count : is_forward ? std::span<const int>(kForward) : kBackward)
+        if (count * (request.head_dim + request.head_dim_v) <= most_elements) rows.push_back(count);
     return rows;
 }
 
@@ -183,7 +186,8 @@ void add_short_variants(const Program& program, const KernelRequest& request,
         KernelRequest of_short = generic(request);
         of_short.generic_because = "sequences are short";
         of_short.most_rows = rows;
-        variants.push_back(variant(program, Calls::short_sequences, of_short));
+        Variant of_rows = variant(program, Calls::short_sequences, of_short);
+        if (!of_rows.candidates.empty()) variants.push_back(std::move(of_rows));
     }
 }
 

@@ -4,57 +4,41 @@
 #pragma once
 
 #include "common/select.h"
-#include "sm80/backward_tiles.cuh"
+#include "sm80/scores_of_keys.cuh"
 
 namespace sm80 {
-
-// The scores of a whole sequence, in registers of the block.
-using SequenceScores = WarpResult<mod::kQueryTile, mod::kKeyTile, mod::kWarps>;
 
 // A float for each of a thread's elements.
 class OwnElements {
   public:
-    static constexpr int kRows = SequenceScores::kRows, kColumns = 2 * SequenceScores::kColumns;
-    static constexpr int kBytes = 4 * kThreads * kRows * kColumns;
+    static constexpr int kCount = kQuerySteps * StepScores::kElements;
+    static constexpr int kBytes = 4 * kThreads * kCount;
     static_assert(kBytes == tile_float_bytes(mod::kQueryTile, mod::kKeyTile));
 
     __device__ explicit OwnElements(unsigned base)
         : own_(base + 4 * static_cast<int>(threadIdx.x)) {}
 
-    __device__ float load(int row, int column) const { return load_shared_float(at(row, column)); }
-    __device__ void store(int row, int column, float x) const { store_shared(at(row, column), x); }
+    // element: of the thread's, step after step.
+    __device__ float load(int element) const { return load_shared_float(at(element)); }
+    __device__ void store(int element, float x) const { store_shared(at(element), x); }
 
-    // Calls visit(row, column, element, inside) for each of the thread's elements. Those of a
-    // column come together, so that the loads of their reads overlap.
+    // Calls visit(i, element, inside) for each of the thread's elements. Those of a query come
+    // together, so that the loads of their reads overlap.
     template <typename Visit>
     static __device__ void visit(const Surroundings& around, Visit visit_element) {
-        const auto& [attention, arguments, place, length] = around;
-        const auto query_of = [](int row) { return SequenceScores::row(row); };
-        mod::Row rows[kRows];
-#pragma unroll
-        for (int row = 0; row < kRows; ++row)
-            rows[row] = mod::at_row(arguments, place.launch, place.head, place.b, place.h,
-                                    place.h_kv, length.q_idx(query_of(row)));
+        const KeysOfThread keys(around);
 #pragma unroll 1
-        for (int column = 0; column < kColumns; ++column) {
-            const int key = SequenceScores::column(column / 2) + column % 2;
-            const int kv = length.kv_idx(key);
-            const mod::Column of_key = mod::at_column(arguments, place.launch, place.head, place.b,
-                                                      place.h, place.h_kv, kv);
+        for (int i = 0; i < kCount; i += keys.kCount) {
+            const ScoreRow query = query_at(around, StepScores::query_of_element(i));
 #pragma unroll
-            for (int row = 0; row < kRows; ++row) {
-                const int query = query_of(row);
-                const mod::At at{arguments, place.launch, place.head, rows[row],           of_key,
-                                 place.b,   place.h,      place.h_kv, length.q_idx(query), kv};
-                visit_element(row, column, at, query < length.queries() && key < length.keys());
-            }
+            for (int key = 0; key < keys.kCount; ++key)
+                visit_element(i + key, element_at(around, query, keys.of[key]),
+                              query.inside && keys.of[key].inside);
         }
     }
 
   private:
-    __device__ unsigned at(int row, int column) const {
-        return own_ + 4 * kThreads * (row * kColumns + column);
-    }
+    __device__ unsigned at(int element) const { return own_ + 4 * kThreads * element; }
 
     unsigned own_;
 };
@@ -63,7 +47,7 @@ struct NoSharedValues {
     static constexpr int kBytes = 0;
     __device__ explicit NoSharedValues(unsigned) {}
     __device__ void find(const Surroundings&) {}
-    __device__ float load(int row, int column) const { return 0; }
+    __device__ float load(int element) const { return 0; }
 };
 class ValuesOfThreads {
   public:
@@ -77,7 +61,7 @@ class ValuesOfThreads {
         head_ = place.h;
         store_all(attention, arguments, elements_, place.b, place.h, place.h_kv);
     }
-    __device__ float load(int row, int column) const { return elements_.load(row, column); }
+    __device__ float load(int element) const { return elements_.load(element); }
 
   private:
     // Not inlined, so that it does not take registers from the main loop: it is called once a head.
@@ -86,8 +70,8 @@ class ValuesOfThreads {
                                                   OwnElements elements, int b, int h, int h_kv) {
         const HeadPlace place(attention, arguments, b, h, h_kv);
         OwnElements::visit({attention, arguments, place, SequenceLength(attention, b)},
-                           [&](int row, int column, const mod::At& at, bool) {
-                               elements.store(row, column, mod::shared_value(at));
+                           [&](int element, const mod::At& at, bool) {
+                               elements.store(element, mod::shared_value(at));
                            });
     }
 
@@ -100,7 +84,7 @@ struct NoSharedGradients {
     static constexpr int kBytes = 0;
     __device__ explicit NoSharedGradients(unsigned) {}
     __device__ void clear() const {}
-    __device__ void add(int row, int column, const mod::Joint&, float d_modified) const {}
+    __device__ void add(int element, const mod::Joint&, float d_modified) const {}
     __device__ void flush(const Surroundings&) const {}
 };
 class GradientsOfThreads {
@@ -110,17 +94,16 @@ class GradientsOfThreads {
 
     __device__ void clear() const {
 #pragma unroll 1
-        for (int i = 0; i < OwnElements::kRows * OwnElements::kColumns; ++i)
-            elements_.store(0, i, 0.0f);
+        for (int i = 0; i < OwnElements::kCount; ++i)
+            elements_.store(i, 0.0f);
     }
-    __device__ void add(int row, int column, const mod::Joint& joint, float d_modified) const {
-        elements_.store(row, column,
-                        elements_.load(row, column) + mod::shared_gradient(joint, d_modified));
+    __device__ void add(int element, const mod::Joint& joint, float d_modified) const {
+        elements_.store(element, elements_.load(element) + mod::shared_gradient(joint, d_modified));
     }
     // Adds the sums to the gradient in global memory, after the last sequence of a head.
     __device__ void flush(const Surroundings& around) const {
-        OwnElements::visit(around, [&](int row, int column, const mod::At& at, bool inside) {
-            const float sum = elements_.load(row, column);
+        OwnElements::visit(around, [&](int element, const mod::At& at, bool inside) {
+            const float sum = elements_.load(element);
             if (inside && sum != 0) mod::add_shared_gradient(at, sum);
         });
     }

@@ -35,9 +35,8 @@ constexpr TileSizes kSizes{mod::kQueryTile,
                            static_cast<int>(sizeof(KeyElement)),
                            kEntriesHaveScales};
 constexpr ForwardLayout kLayout = forward_layout(kSizes);
-// One tile is read while the next arrives, unless no sequence has more than one.
+// One tile is read while the next arrives, unless a block has all tiles of a sequence at once.
 constexpr bool kHasOneKeyTile = mod::kStages == 1;
-static_assert(kHasOneKeyTile || mod::kStages == 2);
 static_assert(kLayout.bytes <= mod::kSharedBytes);
 
 struct Shared {

@@ -146,26 +146,27 @@ FLEXC_SHARED constexpr BackwardKeyLayout backward_key_layout(const TileSizes& si
     return layout;
 }
 
+// Bytes of what backward_short.cu keeps for each query: three floats, which one load reads.
+constexpr int kQueryFactBytes = 4 * 4;
+
 // Offsets in the shared memory of backward_short.cu: keys, values and queries, whose gradients
-// replace them; then d_out, lse and delta, P and dS, which replace o. From d_out on there is room
-// for one of the gradients as floats.
+// replace them; then d_out, facts of queries, and dS, a row for each key, which replaces o. There
+// is room for one of the gradients as floats instead of dS.
 struct BackwardShortLayout {
-    int values, queries, d_out, row_sums, p, d_scores;
+    int values, queries, d_out, query_facts, d_scores;
     int bytes;
 };
 FLEXC_SHARED constexpr BackwardShortLayout backward_short_layout(const TileSizes& sizes) {
-    const int p_bytes = sizes.query_tile * tile_row_bytes(sizes.key_tile, sizes.element_bytes);
     BackwardShortLayout layout{};
     layout.values = sizes.key_tile * sizes.key_row();
     layout.queries = layout.values + sizes.key_tile * sizes.value_row();
     layout.d_out = layout.queries + sizes.query_tile * sizes.query_row();
-    layout.row_sums = layout.d_out + sizes.query_tile * sizes.value_row();
-    layout.p = layout.row_sums + sizes.query_tile * kRowSumBytes;
-    layout.d_scores = layout.p + p_bytes;
-    const int widest = larger(sizes.head_dim, sizes.head_dim_v);
-    layout.bytes =
-        larger(larger(layout.d_scores + p_bytes, layout.p + sizes.query_tile * sizes.value_row()),
-               layout.d_out + sizes.key_tile * tile_row_bytes(widest, 4));
+    layout.query_facts = layout.d_out + sizes.query_tile * sizes.value_row();
+    layout.d_scores = layout.query_facts + sizes.query_tile * kQueryFactBytes;
+    const int d_scores = sizes.key_tile * tile_row_bytes(sizes.query_tile, sizes.element_bytes);
+    const int output = sizes.query_tile * sizes.value_row();
+    const int floats = sizes.key_tile * tile_row_bytes(larger(sizes.head_dim, sizes.head_dim_v), 4);
+    layout.bytes = layout.d_scores + larger(larger(d_scores, output), floats);
     return layout;
 }
 

@@ -1,4 +1,4 @@
-// lse and delta of all queries of a sequence, in a block that has the whole sequence: delta is
+// What P and dS of a query are computed by, in a block that has the whole sequence: delta is
 // computed from the tiles of o and d_out, and references of rows with a large lse are found here.
 // If the program has a sink, earlier kernels have computed delta and the references.
 #pragma once
@@ -33,42 +33,65 @@ __device__ inline void load_vector(float (&x)[kRowVector], T tile, int row, int 
     }
 }
 
+// Shared memory with the facts of each query: its reference score, the log-sum-exp relative to it
+// and delta, as ScoreRow has them.
+class QueryFacts {
+  public:
+    __device__ explicit QueryFacts(unsigned base) : base_(base) {}
+
+    __device__ unsigned reference(int row) const { return base_ + kQueryFactBytes * row; }
+    __device__ unsigned delta(int row) const { return reference(row) + 8; }
+    __device__ void store_reference(int row, float reference, float lse_log2) const {
+        store_shared(this->reference(row), reference, lse_log2);
+    }
+    __device__ void load(float (&facts)[4], int row) const { load_shared(facts, reference(row)); }
+
+  private:
+    unsigned base_;
+};
+
+// Returns the reference score, given a RowFact.
+__device__ inline float reference_score(const KernelArguments& attention, float reference) {
+    return reference * (mod::kHasScoreMod ? 1 : attention.scale);
+}
+
 // Stores the references of those of the warp's 16 rows that are set in `large`. Not inlined, so
 // that it does not take registers from the main loop: few sequences need it.
 __device__ __noinline__ void store_references(const KernelArguments& attention,
-                                              const mod::Arguments& arguments, int b, int h,
-                                              int first_row, unsigned large) {
-    const RowFacts facts(attention, SequenceLength(attention, b), h);
+                                              const mod::Arguments& arguments, QueryFacts facts,
+                                              int b, int h, int first_row, unsigned large) {
     LargeRows(attention, arguments, b * attention.heads + h, first_row)
         .find([&](int row, float reference, float lse_log2) {
-            if ((large >> (row - first_row) & 1) == 0) return;
-            facts.of(row, kReferenceFact) = reference;
-            facts.of(row, kLseLog2Fact) = row_lse_log2(lse_log2, true);
+            if (large >> (row - first_row) & 1)
+                facts.store_reference(row, reference_score(attention, reference),
+                                      row_lse_log2(lse_log2, true));
         });
 }
 
-// sums, output: addresses in shared memory, of lse and delta, and of a tile of o whose memory is
-// free until find() has ended.
+// facts, output: addresses in shared memory, of the facts, and of a tile of o whose memory is free
+// until find() has ended.
 class RowSumsFromTiles {
   public:
     __device__ RowSumsFromTiles(const KernelArguments& attention, const mod::Arguments& arguments,
-                                const SequenceLength& length, int h, unsigned sums, unsigned output)
-        : attention_(attention), arguments_(arguments), length_(length), h_(h), sums_(sums),
-          output_{output}, in_tile_(sizeof(Element) == 4 || !(attention.o_flags & kOutputF32)) {}
+                                const SequenceLength& length, int h, QueryFacts facts,
+                                unsigned output)
+        : attention_(attention), arguments_(arguments), length_(length), h_(h),
+          facts_(facts), output_{output},
+          in_tile_(sizeof(Element) == 4 || !(attention.o_flags & kOutputF32)) {}
 
     // Starts the copies; they are complete with the block's other copies.
     __device__ void load() const {
         const Plane<float> lse = query_plane<float>(attention_.lse, length_, h_);
 #pragma unroll 1
         for (int i = threadIdx.x; i < mod::kQueryTile; i += kThreads)
-            copy_async<4>(sums_ + 4 * i, lse.at(i, 0), i < length_.queries());
+            copy_async<4>(facts_.reference(i), lse.at(i, 0), i < length_.queries());
         if (!in_tile_) return;
         load_tile<kThreads>(output_, query_plane<Element>(attention_.o, length_, h_), 0,
                             length_.queries());
         clear_padding<kThreads>(output_);
     }
 
-    // Computes delta of all rows. Ends with a barrier of the block.
+    // Computes the facts of all rows. Ends with a barrier of the block.
     __device__ void find(DOutTile d_out) const {
         if (in_tile_) {
 #pragma unroll
@@ -79,9 +102,15 @@ class RowSumsFromTiles {
             for (int i = first_row(); i < mod::kQueryTile; i += kRowStep)
                 store_delta(i, row_product(attention_, length_, h_, row_of(i)));
         }
-        const float lse =
-            load_shared_float(sums_ + 4 * (static_cast<int>(threadIdx.x) % mod::kQueryTile));
-        if (__syncthreads_or(is_large_lse(lse))) find_references();
+        bool is_large = false;
+        static_assert(kThreads >= mod::kQueryTile);
+        if (const int row = static_cast<int>(threadIdx.x); row < mod::kQueryTile) {
+            const float lse = load_shared_float(facts_.reference(row));
+            is_large = is_large_lse(lse);
+            // Nothing is visible in the row: an infinite lse makes every P zero.
+            facts_.store_reference(row, lse == negative_infinity() ? -lse : lse, 0);
+        }
+        if (__syncthreads_or(is_large)) find_references();
     }
 
   private:
@@ -94,7 +123,7 @@ class RowSumsFromTiles {
     __device__ void store_delta(int i, float product) const {
         if (threadIdx.x % kRowLanes != 0) return;
         if (attention_.d_lse.data) product -= d_lse_of(attention_, length_, h_, row_of(i));
-        store_shared(sums_ + 4 * (mod::kQueryTile + i), product);
+        store_shared(facts_.delta(i), product);
     }
 
     __device__ float product(DOutTile d_out, int row) const {
@@ -105,15 +134,15 @@ class RowSumsFromTiles {
         return sum_of_lanes(dot(x, y));
     }
 
-    // Finds the references of rows with a large lse, each warp those of its own 16 rows, in the
-    // workspace.
+    // Finds the references of rows with a large lse, each warp those of its own 16 rows.
     __device__ void find_references() const {
         static_assert(16 * mod::kWarps == mod::kQueryTile);
         const int first_row = static_cast<int>(threadIdx.x) / 32 * 16;
         const unsigned large = __ballot_sync(
             0xffffffffu,
-            is_large_lse(load_shared_float(sums_ + 4 * (first_row + lane_index() % 16))));
-        if (large != 0) store_references(attention_, arguments_, length_.b(), h_, first_row, large);
+            is_large_lse(load_shared_float(facts_.reference(first_row + lane_index() % 16))));
+        if (large != 0)
+            store_references(attention_, arguments_, facts_, length_.b(), h_, first_row, large);
         __syncthreads();
     }
 
@@ -121,18 +150,26 @@ class RowSumsFromTiles {
     const mod::Arguments& arguments_;
     const SequenceLength length_;
     const int h_;
-    const unsigned sums_;
+    const QueryFacts facts_;
     const OutputTile output_;
     const bool in_tile_;
 };
 class RowSumsFromMemory {
   public:
     __device__ RowSumsFromMemory(const KernelArguments& attention, const mod::Arguments&,
-                                 const SequenceLength& length, int h, unsigned sums, unsigned)
-        : attention_(attention), length_(length), h_(h), sums_(sums) {}
+                                 const SequenceLength& length, int h, QueryFacts facts, unsigned)
+        : attention_(attention), length_(length), h_(h), facts_(facts) {}
 
     __device__ void load() const {
-        load_row_sums<mod::kQueryTile>(sums_, attention_, length_, h_, 0);
+        const RowFacts facts(attention_, length_, h_);
+        const float* const delta = delta_of_head(attention_, length_, h_);
+#pragma unroll 1
+        for (int i = threadIdx.x; i < mod::kQueryTile; i += kThreads) {
+            const int row = min(i, length_.queries() - 1); // those past the end repeat the last
+            facts_.store_reference(i, reference_score(attention_, facts.of(row, kReferenceFact)),
+                                   facts.of(row, kLseLog2Fact));
+            store_shared(facts_.delta(i), delta[row]);
+        }
     }
     __device__ void find(DOutTile) const {}
 
@@ -140,7 +177,7 @@ class RowSumsFromMemory {
     const KernelArguments& attention_;
     const SequenceLength length_;
     const int h_;
-    const unsigned sums_;
+    const QueryFacts facts_;
 };
 using OwnRowSums = Select<mod::Sink::kExists, RowSumsFromMemory, RowSumsFromTiles>;
 

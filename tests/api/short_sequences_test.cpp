@@ -29,7 +29,8 @@ class RandomCases : public test::RandomChoices {
         // Some of the learned ones have heads that share keys, which other kernels take.
         one.heads = one.kv_heads * (learned_ && below(4) != 0 ? 1 : 1 + below(3));
         one.batch = 1024 / one.heads + 1 + below(60);
-        const int most = std::initializer_list<int>{16, 32, 64}.begin()[below(3)];
+        const int most =
+            std::initializer_list<int>{16, 32, 64, 96, 128, 144, 160, 208, 256}.begin()[below(9)];
         one.q_len = below(3) == 0 ? most : 1 + below(most);
         one.kv_len = below(3) == 0 ? most : 1 + below(most);
         one.head_dim = std::initializer_list<int>{32, 64, 16, 40, 8}.begin()[below(5)];

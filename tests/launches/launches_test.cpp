@@ -459,7 +459,7 @@ Recorded record_all() {
     CompileOptions options = options_of({"", 90, DType::bf16, 32}, {"", ""});
     for (const bool is_automatic : {true, false})
         for (const std::int64_t batch : {100, 2000})
-            for (const std::int64_t rows : {16, 49, 65}) {
+            for (const std::int64_t rows : {16, 49, 65, 257}) {
                 options.forward_kernel =
                     is_automatic ? ForwardKernel::automatic : ForwardKernel::specialized;
                 options.backward_kernel =

@@ -102,25 +102,23 @@ KernelConfig key_kernel(const KernelRequest& request, const BackwardShape& shape
     return config;
 }
 
-// Tiles for short sequences, each of which fits into a single tile.
-constexpr std::array kShortKeyShapes = {BackwardShape{16, 16, 1, 1}, BackwardShape{32, 32, 2, 1},
-                                        BackwardShape{64, 64, 4, 1}};
-
 // Returns candidates for short sequences, each with fewer resident blocks than the one before. The
-// first one that does not spill is used.
+// first one that does not spill is used. None if such sequences do not fit in shared memory.
 std::vector<KernelConfig> short_key_candidates(const KernelRequest& request) {
-    const BackwardShape& shape =
-        *std::ranges::find(kShortKeyShapes, request.most_rows, &BackwardShape::key_tile);
+    constexpr int kRowsOfWarp = 16;
+    const int rows = request.most_rows;
+    const BackwardShape shape{rows, rows, rows / kRowsOfWarp, 1};
     KernelConfig config = key_kernel(request, shape, 0);
     config.template_path = "backward_short.cu";
     config.entry = "flexc_backward_short";
     config.table_words = 0;
     config.writes_scores_once = false;
     config.is_short = true;
-    config.shared_value = request.shared_value;
-    const int floats = (request.shared_value != ir::kNoNode) + request.sums_batches;
+    if (rows <= kMostRowsWithValues) config.shared_value = request.shared_value;
+    const int floats = (config.shared_value != ir::kNoNode) + request.sums_batches;
     config.shared_bytes = ::sm80::backward_short_layout(sizes_of(request, shape)).bytes +
-                          floats * ::sm80::tile_float_bytes(shape.query_tile, shape.key_tile);
+                          floats * ::sm80::tile_float_bytes(rows, rows);
+    if (config.shared_bytes > shared_memory_limit(request.arch)) return {};
     config.tolerated_spills = kSpillsOfSequence;
     config.reason = "dq, dk and dv of one sequence after another";
     if (request.sums_batches) config.reason += ", gradients of buffers summed over them";

@@ -71,24 +71,28 @@ KernelConfig configured(const KernelRequest& request, const Shape& shape) {
     return config;
 }
 
-// Tiles for short sequences, each of which fits into a single tile.
-constexpr std::array kShortShapes = {Shape{16, 16, 1}, Shape{32, 32, 1}, Shape{64, 64, 2}};
+// Tiles for short sequences. A block has all keys of a sequence in shared memory.
+// Warps have 32 rows, because each of them computes where its tiles are, whatever it has to do.
+constexpr std::array kShortShapes = {Shape{16, 16, 1}, Shape{32, 32, 1},  Shape{64, 64, 2},
+                                     Shape{96, 48, 3}, Shape{128, 32, 4}, Shape{160, 48, 5},
+                                     Shape{256, 32, 8}};
 
 // Returns the kernel for short sequences, then the same kernel with half as many resident blocks,
-// which is compiled if the first one spills.
+// which is compiled if the first one spills. None if such sequences do not fit in shared memory.
 std::vector<KernelConfig> short_candidates(const KernelRequest& request) {
-    const Shape& shape = *std::ranges::find(kShortShapes, request.most_rows, &Shape::key_tile);
+    const Shape& shape = *std::ranges::find(kShortShapes, request.most_rows, &Shape::query_tile);
     KernelConfig config = configured(request, shape);
     config.template_path = "forward_short.cu";
     config.entry = "flexc_forward_short";
-    config.stages = 1;
+    config.stages = (shape.query_tile + shape.key_tile - 1) / shape.key_tile;
     config.is_short = true;
-    config.shared_value = request.shared_value;
+    if (shape.query_tile <= kMostRowsWithValues) config.shared_value = request.shared_value;
     config.shared_bytes =
         ::sm80::forward_layout(sizes(request, shape.query_tile, shape.key_tile, config.stages))
             .bytes;
     if (config.shared_value != ir::kNoNode)
         config.shared_bytes += ::sm80::tile_float_bytes(shape.query_tile, shape.key_tile);
+    if (config.shared_bytes > shared_memory_limit(request.arch)) return {};
     config.tolerated_spills = kSpillsOfSequence;
     constexpr int kBeside = 32; // registers of a thread, beside accumulators
     config.blocks_at_once = blocks_at_once(request, accumulators(request, shape) + kBeside,

@@ -116,8 +116,8 @@ PassPlan backward(const Program& program, const KernelConfig& main) {
     KernelRequest of_dq = program.request(KernelKind::backward_dq);
     of_dq.has_block_mask = main.has_block_mask;
     const bool has_sink = program.mod().sink != ir::kNoNode;
-    // A block that has a whole sequence computes delta of its queries itself, unless a sink needs
-    // it before.
+    // A block that has a whole sequence computes delta and references of its queries itself, unless
+    // a sink needs them before.
     const bool has_delta = has_sink || !main.is_short;
     PassPlan pass;
     if (has_delta) pass.kernels.push_back(delta_kernel());
@@ -133,7 +133,7 @@ PassPlan backward(const Program& program, const KernelConfig& main) {
         pass.workspace.push_back({.region = kDqAccumulator,
                                   .elements = query_rows(program, head_dim),
                                   .argument = argument(&::sm80::KernelArguments::dq_accumulator)});
-    add_row_facts(program, pass);
+    if (has_delta) add_row_facts(program, pass);
     add_exact_sums(program, pass);
 
     pass.steps.push_back(FillGradients{});
