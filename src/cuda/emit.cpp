@@ -43,7 +43,7 @@ class Emitter {
             const plan::KernelConfig& config, const EmitOptions& options)
         : mod_(mod), parts_(parts), config_(config), options_(options),
           family_(family_text(config)), layout_(mod_, roots(), precision()) {
-        if (config.is_warp_specialized && is_backward(config.kind)) layout_.split_positions();
+        if (has_backward_policies(config) && is_backward(config.kind)) layout_.split_positions();
         if (!plan::is_generic(config)) layout_.use_narrow_offsets(roots(), config.key_width);
         if (config.stages_tables()) layout_.stage_tables(parts_.staged);
     }
@@ -70,21 +70,21 @@ class Emitter {
         text_ += mask(parts.count) + parts.text;
         if (is_backward(config_.kind)) {
             joint();
-            if (config_.is_warp_specialized)
+            if (has_backward_policies(config_))
                 text_ += emit_key_index_2d(layout_, config_, gradients()) +
                          emit_grid_gradients(layout_, config_) +
                          emit_distance_values(layout_, config_) +
                          emit_dense_bias(layout_, config_, gradients());
             if (config_.kind == plan::KernelKind::fold)
                 text_ += emit_distance_factors(layout_, gradients(), tile_sums(config_));
-            if (!config_.is_warp_specialized) {
+            if (!has_backward_policies(config_)) {
                 first_kv_head();
                 text_ += emit_gradients(layout_, gradients(), tile_sums(config_)) +
                          emit_table_gradients(layout_, config_, gradients());
                 if (config_.is_short) text_ += emit_shared_gradient(layout_, gradients());
             }
         }
-        if (config_.is_warp_specialized)
+        if (has_backward_policies(config_))
             text_ += emit_read_gradients(layout_, config_, gradients(), adds_elements()) +
                      emit_table_gradients(layout_, config_, gradients()) +
                      emit_shifted_gradients(layout_, gradients(), tile_sums(config_));
@@ -110,9 +110,9 @@ class Emitter {
         return config_.kind == plan::KernelKind::forward || is_backward(config_.kind) ||
                is_plan() || has_row_gradients() || knows_sink(mod_, config_);
     }
-    // Whether this is the delta kernel of a warp-specialized backward.
+    // Whether this is a delta kernel that also sums gradients of rows.
     bool is_delta() const {
-        return config_.is_warp_specialized && config_.kind == plan::KernelKind::delta;
+        return has_backward_policies(config_) && config_.kind == plan::KernelKind::delta;
     }
     bool has_row_gradients() const { return is_delta() && !gradients().empty(); }
     bool has_elements() const { return has_program() && config_.kind != plan::KernelKind::delta; }
@@ -125,7 +125,7 @@ class Emitter {
     std::vector<passes::ReadGradient> gradients() const { return gradients_of(mod_, config_); }
     // Whether warps that read only dS sum the gradient over diagonals.
     bool sums_diagonals(const passes::ReadGradient& gradient) const {
-        return config_.is_warp_specialized &&
+        return has_backward_policies(config_) &&
                passes::gradient_sum(mod_, gradient, tile_sums(config_)) ==
                    passes::GradientSum::distance;
     }
@@ -234,7 +234,7 @@ class Emitter {
         if (is_backward(config_.kind)) {
             constant("bool", "kAccumulatesQueryGradient",
                      config_.kind == plan::KernelKind::backward_fused && !config_.is_short);
-            if (config_.is_warp_specialized) {
+            if (has_backward_policies(config_)) {
                 constant("bool", "kDeterministic", mod_.deterministic);
                 constant("int", "kDScoresStages", config_.d_scores_stages);
             } else {
@@ -274,7 +274,7 @@ class Emitter {
         policy.constant("kClamps", clamp_bits());
         policy.constant("kHasBlockMask", config_.has_block_mask);
         policy.constant("kParts", parts);
-        policy.constant("kReadsElements", config_.is_warp_specialized &&
+        policy.constant("kReadsElements", has_backward_policies(config_) &&
                                               is_backward(config_.kind) &&
                                               passes::reads_elements_beside(mod_, {mod_.mask}, {}));
         return policy.text();
@@ -469,7 +469,7 @@ class Emitter {
         Body body(layout_, Place::element, "at.");
         if (config_.shared_value != ir::kNoNode)
             body.provide(config_.shared_value, "at.shared_value");
-        if (config_.is_warp_specialized)
+        if (has_backward_policies(config_))
             for (std::size_t i = 0; const NodeId value : passes::distance_values(mod_))
                 body.provide(value, formatted("__ldg(at.expanded + {} * at.expanded_count + "
                                               "at.from_first)",

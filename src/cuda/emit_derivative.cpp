@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cuda/arch/family_text.h"
 #include "cuda/emit_dense_bias.h"
 #include "cuda/emit_gradients.h"
 #include "cuda/policy.h"
@@ -30,7 +31,7 @@ bool scores_read_elements(const passes::Mod& mod, const plan::KernelConfig& conf
 } // namespace
 
 passes::TileSums tile_sums(const plan::KernelConfig& config) {
-    if (!config.is_warp_specialized)
+    if (!has_backward_policies(config))
         return {.sums_few_entries = config.table_words > 0, .sums_batches = config.is_short};
     return {.key_width = config.key_width,
             .adds_bias_gradients = config.adds_bias_gradients,
@@ -51,7 +52,7 @@ std::string emit_score_derivative(const passes::Mod& mod, const plan::KernelConf
                                   const std::vector<NodeId>& roots) {
     Policy policy("ScoreDerivative");
     policy.constant("kIsWrittenOnce", config.writes_scores_once);
-    if (!config.is_warp_specialized) return policy.text();
+    if (!has_backward_policies(config)) return policy.text();
     const auto uses_score = [&](NodeId id) {
         return mod.dependence[id].has(analysis::Dependence::score);
     };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "cuda/arch/family_text.h"
 #include "cuda/emit_derivative.h"
 #include "cuda/policy.h"
 #include "passes/distance_value.h"
@@ -113,7 +114,7 @@ std::vector<passes::ReadGradient> gradients_of(const passes::Mod& mod,
                                                const plan::KernelConfig& config) {
     using enum passes::GradientSum;
     const auto is_added = [&](const passes::ReadGradient& gradient) {
-        const bool by_rows = config.is_warp_specialized;
+        const bool by_rows = has_backward_policies(config);
         const passes::GradientSum sum = passes::gradient_sum(mod, gradient, tile_sums(config));
         switch (config.kind) {
         case plan::KernelKind::delta: return by_rows && sum == row;
@@ -310,7 +311,7 @@ std::string emit_shared_gradient(const Layout& layout,
 }
 
 std::vector<NodeId> staged_reads(const passes::Mod& mod, const plan::KernelConfig& config) {
-    if (!config.is_warp_specialized || config.key_width == 0) return {};
+    if (!has_backward_policies(config) || config.key_width == 0) return {};
     std::vector<NodeId> reads = passes::row_reads(mod, config.key_width);
     const std::vector<NodeId> columns = staged_columns(mod, config);
     reads.insert(reads.end(), columns.begin(), columns.end());

@@ -3,6 +3,7 @@
 #include <map>
 #include <vector>
 
+#include "cuda/arch/family_text.h"
 #include "cuda/emit_gradients.h"
 #include "cuda/expressions.h"
 #include "cuda/policy.h"
@@ -77,9 +78,9 @@ Body gradients(const Layout& layout, const std::vector<passes::ReadGradient>& gr
 }
 
 bool takes_lse(const plan::KernelConfig& config) {
-    return !config.is_warp_specialized && (config.kind == plan::KernelKind::backward_dq ||
-                                           config.kind == plan::KernelKind::backward_dkdv ||
-                                           config.kind == plan::KernelKind::backward_fused);
+    return !has_backward_policies(config) && (config.kind == plan::KernelKind::backward_dq ||
+                                              config.kind == plan::KernelKind::backward_dkdv ||
+                                              config.kind == plan::KernelKind::backward_fused);
 }
 
 } // namespace

@@ -195,9 +195,6 @@ struct KernelConfig {
     bool has_mask_parts = false; // evaluates the mask part by part, as mod::MaskPart
     std::optional<BlockMaskFacts> block_mask; // set: builds block masks
     std::optional<MaskTiling> mask_tiling;    // set in a pass that reads one
-    // The kernel belongs to a warp-specialized backward: the fused one, or a helper that runs
-    // before or after it.
-    bool is_warp_specialized = false;
     // The form of its template; each higher one needs fewer registers and is slower.
     int saves_registers = 0;
     bool has_block_mask = false;  // visits the tiles that a block mask names

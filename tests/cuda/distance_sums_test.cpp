@@ -68,7 +68,7 @@ void check(int head_dim, bool is_deterministic, std::mt19937& random) {
                                                         .sums_distances = true,
                                                         .deterministic = is_deterministic})
                                           .front();
-    REQUIRE(config.is_warp_specialized);
+    REQUIRE(config.family == "sm90");
     REQUIRE(config.query_tile == 64);
     const test::HostModule module(
         std::string(kText),

@@ -54,7 +54,6 @@ TEST_CASE("conjuncts that terms of a mask share are taken once") {
     plan::KernelConfig config;
     config.kind = plan::KernelKind::backward_fused;
     config.family = plan::sm90::kName;
-    config.is_warp_specialized = true;
     config.has_mask_parts = true;
     const std::string text = test::emitted(*mod, config, {});
     const auto parts = text.find("struct MaskPart;");
@@ -81,7 +80,6 @@ TEST_CASE("what rows and columns of a grid of keys name is staged") {
         plan::KernelConfig config;
         config.kind = plan::KernelKind::backward_fused;
         config.family = plan::sm90::kName;
-        config.is_warp_specialized = true;
         config.key_tile = 128;
         config.key_width = width;
         config.stages_columns = columns;
@@ -112,7 +110,6 @@ TEST_CASE("reads of scores and of the mask are told apart") {
         plan::KernelConfig config;
         config.kind = plan::KernelKind::backward_fused;
         config.family = plan::sm90::kName;
-        config.is_warp_specialized = true;
         config.key_tile = 128;
         return test::emitted(*mod, config, {});
     };
@@ -157,7 +154,6 @@ TEST_CASE("tanh and what is made of it are rough where the error stays small") {
         plan::KernelConfig config;
         config.kind = plan::KernelKind::backward_fused;
         config.family = plan::sm90::kName;
-        config.is_warp_specialized = true;
         return test::emitted(*mod, config, {.dtype = dtype});
     };
     CHECK(has(forward("score + tanh(score)"), "tanh_fast(score)"));

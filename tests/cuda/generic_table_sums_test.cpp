@@ -87,7 +87,7 @@ int check(const test::TableProgram& tables, std::mt19937& random) {
     REQUIRE_MESSAGE(mod.has_value(), (mod ? std::string() : mod.error().message));
     REQUIRE(passes::count_few_entries(*mod) == tables.sums);
     const plan::KernelConfig config = config_of(*mod, below(2) == 0 ? 86 : 80, kHeadDim);
-    REQUIRE(!config.is_warp_specialized);
+    REQUIRE(config.family == "sm80");
     REQUIRE(config.table_words > 0);
     const test::HostModule module(
         std::string(kText),

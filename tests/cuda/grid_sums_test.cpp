@@ -129,12 +129,11 @@ int check(const Grid& grid, int head_dim, bool is_deterministic, std::mt19937& r
                                                         .grid_places = grid.grid_places,
                                                         .deterministic = is_deterministic})
                                           .front();
-    REQUIRE(config.is_warp_specialized);
+    REQUIRE(config.family == "sm90");
     REQUIRE(config.grid_places == grid.grid_places);
     plan::KernelConfig fold;
     fold.kind = plan::KernelKind::fold;
     fold.family = "sm90";
-    fold.is_warp_specialized = true;
     fold.key_tile = kExpandedStep;
     fold.warps = kExpandedStep / 32;
     fold.grid_places = grid.grid_places;

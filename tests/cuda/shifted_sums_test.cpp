@@ -101,7 +101,7 @@ void check(const std::string& text, int reads, bool are_apart, int head_dim, std
     for (const passes::ReadGradient& gradient : mod->gradients)
         CHECK(passes::are_apart(*mod, gradient) == are_apart);
     const plan::KernelConfig config = config_of(head_dim);
-    REQUIRE(config.is_warp_specialized);
+    REQUIRE(config.family == "sm90");
     REQUIRE(config.sums_shifts);
     const test::HostModule module(
         std::string(kText),

@@ -1,8 +1,5 @@
 #include "cuda/arch/family_text.h"
 
-#include <algorithm>
-#include <array>
-
 #include "plan/arch/family.h"
 
 namespace flexc::cuda {
@@ -14,13 +11,18 @@ namespace flexc::cuda {
 #include "plan/arch/families.def"
 
 const FamilyText& family_text(const plan::KernelConfig& config) {
-    static const std::array kTexts = {
-#define FLEXC_FAMILY(name) &name::family_text(),
+    const std::string_view family = plan::family_of(config).name;
+#define FLEXC_FAMILY(name)                                                                         \
+    if (family == #name) return name::family_text();
 #include "plan/arch/families.def"
-    };
-    const auto families = plan::families(); // of the same list
-    const auto own = std::ranges::find(families, &plan::family_of(config));
-    return *kTexts[static_cast<std::size_t>(own - families.begin())];
+    static const FamilyText kNothing;
+    return kNothing;
+}
+
+bool has_backward_policies(const plan::KernelConfig& config) {
+    return (is_backward(config.kind) || config.kind == plan::KernelKind::delta ||
+            config.kind == plan::KernelKind::convert) &&
+           family_text(config).has_backward_policies;
 }
 
 } // namespace flexc::cuda

@@ -19,7 +19,8 @@ struct TextInputs {
     const EmitOptions& options;
 };
 
-// Each returns "" for kernels that have no such text, as those that a family leaves out do for all.
+// Each function returns "" for kernels that have no such text, as those that a family leaves out do
+// for all.
 struct FamilyText {
     using OfKernel = std::string_view(const plan::KernelConfig& config);
     OfKernel* includes = [](const plan::KernelConfig&) { return std::string_view(); };
@@ -30,9 +31,15 @@ struct FamilyText {
     // Functions that come after struct At, visible() and score().
     std::string (*functions)(const TextInputs& from, const Layout& layout, int mask_instructions) =
         [](const TextInputs&, const Layout&, int) { return std::string(); };
+    // Whether mod.cuh tells the family's backward by policies which derivatives and gradients a
+    // program has, so that templates choose a class for each; else it has functions that add an
+    // element's gradients.
+    bool has_backward_policies = false;
 };
 
 // Returns the text of the kernel's family. Each is in the folder of the family's name.
 const FamilyText& family_text(const plan::KernelConfig& config);
+// Whether the kernel is the main one of such a backward, or runs before or after it.
+bool has_backward_policies(const plan::KernelConfig& config);
 
 } // namespace flexc::cuda

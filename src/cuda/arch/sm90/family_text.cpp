@@ -49,7 +49,8 @@ const FamilyText& family_text() {
                        ? emit_logit_functions(layout, from.config, from.parts, mask_instructions) +
                              emit_mma(from.config, from.options)
                        : "";
-        }};
+        },
+        .has_backward_policies = true};
     return kText;
 }
 

@@ -263,7 +263,6 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
     KernelConfig config;
     config.kind = KernelKind::backward_fused;
     config.family = kName;
-    config.is_warp_specialized = true;
     config.has_mask_parts = true;
     const BackwardShape shape = with_query_sums(request, shape_of(request, tile));
     const bool shares = shape.shares_keys();
@@ -369,7 +368,6 @@ KernelConfig helper(KernelKind kind, std::string_view path, std::string_view ent
     KernelConfig config;
     config.kind = kind;
     config.family = kName;
-    config.is_warp_specialized = true;
     config.template_path = path;
     config.entry = entry;
     config.warps = 4;
