@@ -96,141 +96,149 @@ Program::Program(passes::Mod mod, CompileOptions options, Target target)
       decomposed_with_shifts_(with_ever_fewer_shifts(mod_)),
       decomposed_with_kinds_(passes::decompose_score_with_kinds(mod_)),
       key_index_2d_(passes::key_index_2d(mod_, decomposed_.parts)),
-      needs_block_mask_(needs_block_mask_of(mod_)),
-      forward_bias_bytes_(bytes_of_read(decomposed_.mod, decomposed_.parts.bias_read)) {
+      needs_block_mask_(needs_block_mask_of(mod_)) {
     if (key_index_2d_.width != 0)
         decomposed_by_index_2d_ = passes::decompose_score(mod_, key_index_2d_.width);
-    using passes::GradientSum;
-    KernelRequest both;
-    both.arch = target_.number;
-    both.dtype = options_.dtype;
-    both.head_dim = options_.head_dim;
-    both.head_dim_v = options_.head_dim_v;
-    both.kv_dtype = options_.kv_dtype;
+    const KernelRequest common = common_request();
+    forward_ = forward_request(common);
+    backward_ = backward_request(common);
+}
+
+KernelRequest Program::common_request() const {
+    KernelRequest request;
+    request.arch = target_.number;
+    request.dtype = options_.dtype;
+    request.head_dim = options_.head_dim;
+    request.head_dim_v = options_.head_dim_v;
+    request.kv_dtype = options_.kv_dtype;
     const support::KeyLayout& keys = support::key_layout(options_.key_layout);
-    both.has_entry_scales = options_.kv_dtype && !keys.is_in_order;
-    both.has_score_mod = mod_.program.graph[mod_.score].op != ir::Op::score;
-    both.reports_out_of_range = options_.report_out_of_range;
-    both.has_window = !mod_.band.low.empty() && !mod_.band.high.empty();
-    both.has_own_instructions = target_.has_own_instructions;
-    both.deterministic = options_.deterministic;
-    both.has_block_mask = needs_block_mask_;
-    both.is_ragged =
+    request.has_entry_scales = options_.kv_dtype && !keys.is_in_order;
+    request.has_score_mod = mod_.program.graph[mod_.score].op != ir::Op::score;
+    request.reports_out_of_range = options_.report_out_of_range;
+    request.has_window = !mod_.band.low.empty() && !mod_.band.high.empty();
+    request.has_own_instructions = target_.has_own_instructions;
+    request.deterministic = options_.deterministic;
+    request.has_block_mask = needs_block_mask_;
+    request.is_ragged =
         options_.query_layout == Layout::ragged && options_.key_layout == Layout::ragged;
-    if (options_.query_layout == Layout::ragged) both.scattered_in = keys.things;
-    both.score_work = score_work(mod_, options_.dtype == DType::bf16 ? passes::Precision::rough
-                                                                     : passes::Precision::fast);
+    if (options_.query_layout == Layout::ragged) request.scattered_in = keys.things;
+    request.score_work = score_work(mod_, options_.dtype == DType::bf16 ? passes::Precision::rough
+                                                                        : passes::Precision::fast);
+    request.shared_value = passes::shared_value(mod_);
+    return request;
+}
 
-    both.shared_value = passes::shared_value(mod_);
-
-    forward_ = both;
-    forward_.kind = KernelKind::forward;
+KernelRequest Program::forward_request(KernelRequest request) const {
+    request.kind = KernelKind::forward;
     std::vector<ir::NodeId> forward_roots = {mod_.score};
-    forward_.read_instructions = read_instructions(mod_, forward_roots);
+    request.read_instructions = read_instructions(mod_, forward_roots);
     if (!mod_.band.exact) forward_roots.push_back(mod_.mask);
-    forward_.element_instructions = element_instructions(mod_, forward_roots);
-    forward_.is_long = is_long(mod_, forward_roots);
-    forward_.bias_bytes = forward_bias_bytes_;
-    forward_.key_index_2d = key_index_2d_;
-    forward_.tabulated = passes::tabulated_values(decomposed_);
-    forward_.multiplies_key_addend =
+    request.element_instructions = element_instructions(mod_, forward_roots);
+    request.is_long = is_long(mod_, forward_roots);
+    request.bias_bytes = bytes_of_read(decomposed_.mod, decomposed_.parts.bias_read);
+    request.key_index_2d = key_index_2d_;
+    request.tabulated = passes::tabulated_values(decomposed_);
+    request.multiplies_key_addend =
         passes::multiplies_key_addend(decomposed_.mod, decomposed_.parts);
-    forward_.adds_keys_alone = passes::adds_keys_alone(decomposed_.mod, decomposed_.parts);
-    forward_.can_start_with_distances =
+    request.adds_keys_alone = passes::adds_keys_alone(decomposed_.mod, decomposed_.parts);
+    request.can_start_with_distances =
         passes::can_start_with_distances(decomposed_.mod.program.graph, decomposed_.parts);
-    forward_.can_multiply_slope =
+    request.can_multiply_slope =
         passes::can_multiply_slope(decomposed_.mod.program.graph, decomposed_.parts);
-    forward_.adds_by_position = passes::adds_by_position(decomposed_.mod, decomposed_.parts);
+    request.adds_by_position = passes::adds_by_position(decomposed_.mod, decomposed_.parts);
     if (decomposed_by_index_2d_)
-        forward_.tabulated_by_index_2d = passes::tabulated_values(*decomposed_by_index_2d_);
+        request.tabulated_by_index_2d = passes::tabulated_values(*decomposed_by_index_2d_);
     for (const passes::StagedTable& table : decomposed_with_tables_.parts.staged.tables)
-        forward_.table_entries.push_back(table.entries);
+        request.table_entries.push_back(table.entries);
     const passes::ScoreParts& with_tables = decomposed_with_tables_.parts;
-    forward_.bias_bytes_with_tables =
+    request.bias_bytes_with_tables =
         bytes_of_read(decomposed_with_tables_.mod, with_tables.bias_read);
-    forward_.copies_table_indices = with_tables.bias_read != decomposed_.parts.bias_read;
-    forward_.computes_table_indices = std::ranges::any_of(
+    request.copies_table_indices = with_tables.bias_read != decomposed_.parts.bias_read;
+    request.computes_table_indices = std::ranges::any_of(
         decomposed_with_tables_.parts.staged.tables,
         [](const passes::StagedTable& table) { return table.split.parts.rest != ir::kNoNode; });
-    forward_.tabulated_with_tables = passes::tabulated_values(decomposed_with_tables_);
-    forward_.adds_tables_alone = adds_elements_alone(decomposed_with_aligned_tables_);
-    forward_.starts_with_tables =
+    request.tabulated_with_tables = passes::tabulated_values(decomposed_with_tables_);
+    request.adds_tables_alone = adds_elements_alone(decomposed_with_aligned_tables_);
+    request.starts_with_tables =
         !needs_block_mask_ &&
         passes::starts_with_tables(decomposed_with_tables_.mod.program.graph, with_tables);
     const bool hides_by_band =
         mod_.band.exact || mod_.program.graph[mod_.mask].op == ir::Op::const_bool;
-    forward_.aligned_tiles =
-        aligned_tiles(decomposed_with_aligned_tables_, forward_.adds_tables_alone && hides_by_band);
-    forward_.tabulated_with_aligned_tables =
+    request.aligned_tiles =
+        aligned_tiles(decomposed_with_aligned_tables_, request.adds_tables_alone && hides_by_band);
+    request.tabulated_with_aligned_tables =
         passes::tabulated_values(decomposed_with_aligned_tables_);
     for (const passes::DecomposedMod& with_shifts : decomposed_with_shifts_) {
-        ShiftedTiles& shifts = forward_.shifts.emplace_back();
+        ShiftedTiles& shifts = request.shifts.emplace_back();
         for (const passes::ShiftedRead& read : with_shifts.parts.shifted)
             shifts.tiles.push_back({read.by_key, bytes_of_read(with_shifts.mod, read.read)});
         shifts.have_ends = passes::have_ends(with_shifts.parts.shifted);
         shifts.tabulated = passes::tabulated_values(with_shifts);
     }
     const passes::ScoreParts& with_kinds = decomposed_with_kinds_.parts;
-    forward_.key_kinds = with_kinds.kinds.count;
-    forward_.kinds_are_of_pairs = with_kinds.kinds.are_of_pairs;
-    forward_.adds_kinds_alone =
+    request.key_kinds = with_kinds.kinds.count;
+    request.kinds_are_of_pairs = with_kinds.kinds.are_of_pairs;
+    request.adds_kinds_alone =
         passes::are_products(decomposed_with_kinds_.mod.program.graph, with_kinds);
-    forward_.tabulated_with_kinds = passes::tabulated_values(decomposed_with_kinds_);
+    request.tabulated_with_kinds = passes::tabulated_values(decomposed_with_kinds_);
+    return request;
+}
 
-    backward_ = both;
-    backward_.kind = KernelKind::backward_fused;
-    if (mod_.d_score == ir::kNoNode) return;
-    backward_.bias_bytes = backward_bias_bytes(mod_);
-    backward_.adds_bias_gradients = passes::sums_by(mod_, GradientSum::dense_bias);
-    backward_.biases_are_of_scores = passes::are_biases_of_scores(mod_);
-    backward_.biases_are_narrow = passes::are_biases_narrow(mod_);
-    backward_.sums_tables = passes::sums_tables(mod_);
+KernelRequest Program::backward_request(KernelRequest request) const {
+    using passes::GradientSum;
+    request.kind = KernelKind::backward_fused;
+    if (mod_.d_score == ir::kNoNode) return request;
+    request.bias_bytes = backward_bias_bytes(mod_);
+    request.adds_bias_gradients = passes::sums_by(mod_, GradientSum::dense_bias);
+    request.biases_are_of_scores = passes::are_biases_of_scores(mod_);
+    request.biases_are_narrow = passes::are_biases_narrow(mod_);
+    request.sums_tables = passes::sums_tables(mod_);
     const bool sums_grids = passes::sums_grids(mod_);
-    backward_.grid_places = sums_grids ? static_cast<int>(mod_.digit_places.size()) : 0;
-    backward_.sums_shifts = passes::sums_shifts(mod_);
-    if (backward_.sums_shifts || backward_.sums_tables || sums_grids) {
+    request.grid_places = sums_grids ? static_cast<int>(mod_.digit_places.size()) : 0;
+    request.sums_shifts = passes::sums_shifts(mod_);
+    if (request.sums_shifts || request.sums_tables || sums_grids) {
         // The warps that copy biases and add tiles are busy with sums that elements would wait for.
-        backward_.bias_bytes = 0;
-        backward_.adds_bias_gradients = false;
+        request.bias_bytes = 0;
+        request.adds_bias_gradients = false;
     }
-    backward_.adds_elements = passes::sums_by(mod_, GradientSum::element,
-                                              {.key_width = passes::key_width_of_gradients(mod_),
-                                               .sums_tables = backward_.sums_tables,
-                                               .sums_grids = sums_grids,
-                                               .sums_shifts = backward_.sums_shifts});
-    backward_.sums_distances = passes::sums_by(mod_, GradientSum::distance);
-    backward_.query_sums = passes::count_sums_by(mod_, GradientSum::query);
-    backward_.few_entries = passes::count_few_entries(mod_);
-    backward_.sums_batches = passes::sums_by(mod_, GradientSum::batch, {.sums_batches = true});
-    backward_.adds_many_entries =
+    request.adds_elements = passes::sums_by(mod_, GradientSum::element,
+                                            {.key_width = passes::key_width_of_gradients(mod_),
+                                             .sums_tables = request.sums_tables,
+                                             .sums_grids = sums_grids,
+                                             .sums_shifts = request.sums_shifts});
+    request.sums_distances = passes::sums_by(mod_, GradientSum::distance);
+    request.query_sums = passes::count_sums_by(mod_, GradientSum::query);
+    request.few_entries = passes::count_few_entries(mod_);
+    request.sums_batches = passes::sums_by(mod_, GradientSum::batch, {.sums_batches = true});
+    request.adds_many_entries =
         std::ranges::any_of(mod_.gradients, [&](const passes::ReadGradient& gradient) {
             return mod_.place[gradient.read] > passes::Place::head && !gradient.is_of_few_entries;
         });
-    backward_.derivative_uses_score =
-        mod_.dependence[mod_.d_score].has(analysis::Dependence::score);
-    backward_.has_gradients = !mod_.gradients.empty();
-    backward_.gradients_vary =
+    request.derivative_uses_score = mod_.dependence[mod_.d_score].has(analysis::Dependence::score);
+    request.has_gradients = !mod_.gradients.empty();
+    request.gradients_vary =
         std::ranges::any_of(mod_.gradients, [&](const passes::ReadGradient& gradient) {
             return mod_.place[gradient.read] > passes::Place::head && !gradient.is_of_row;
         });
-    backward_.folds_derivative = backward_.derivative_uses_score && mod_.gradients.empty();
-    backward_.index_2d_reads = passes::index_2d_reads(mod_);
+    request.folds_derivative = request.derivative_uses_score && mod_.gradients.empty();
+    request.index_2d_reads = passes::index_2d_reads(mod_);
     std::vector<ir::NodeId> roots = {mod_.score, mod_.d_score};
     for (const passes::ReadGradient& gradient : mod_.gradients) {
         roots.push_back(gradient.partial);
         if (mod_.dependence[gradient.partial].has(analysis::Dependence::score))
-            backward_.partials_use_score = true;
-        if (computes_wide_integers(mod_, gradient.partial)) backward_.partials_are_wide = true;
+            request.partials_use_score = true;
+        if (computes_wide_integers(mod_, gradient.partial)) request.partials_are_wide = true;
     }
-    backward_.read_instructions = read_instructions(mod_, roots);
+    request.read_instructions = read_instructions(mod_, roots);
     if (!mod_.band.exact) roots.push_back(mod_.mask);
-    backward_.element_instructions = element_instructions(mod_, roots);
-    backward_.row_instructions = row_instructions(mod_, roots);
-    backward_.is_long = is_long(mod_, roots);
-    backward_.copied_instructions = copied_instructions(mod_, backward_.element_instructions);
-    backward_.is_large = is_large(mod_);
-    backward_.computes_rows = computes_at(passes::Place::row, mod_, roots);
-    backward_.computes_columns = computes_at(passes::Place::column, mod_, roots);
+    request.element_instructions = element_instructions(mod_, roots);
+    request.row_instructions = row_instructions(mod_, roots);
+    request.is_long = is_long(mod_, roots);
+    request.copied_instructions = copied_instructions(mod_, request.element_instructions);
+    request.is_large = is_large(mod_);
+    request.computes_rows = computes_at(passes::Place::row, mod_, roots);
+    request.computes_columns = computes_at(passes::Place::column, mod_, roots);
+    return request;
 }
 
 const passes::DecomposedMod& Program::decomposed(const KernelConfig& config) const {

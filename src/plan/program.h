@@ -26,10 +26,15 @@ class Program {
 
     // Whether ranges computed in the kernel cannot tell which tiles to visit.
     bool needs_block_mask() const { return needs_block_mask_; }
-    // Bytes of an element of the dense bias that the forward copies; 0 for none.
+    // Returns what is asked of a kernel of this kind.
     KernelRequest request(KernelKind kind) const;
 
   private:
+    // What forward and backward are asked alike, and what each is asked in addition.
+    KernelRequest common_request() const;
+    KernelRequest forward_request(KernelRequest request) const;
+    KernelRequest backward_request(KernelRequest request) const;
+
     passes::Mod mod_;
     CompileOptions options_;
     Target target_;
@@ -39,7 +44,6 @@ class Program {
     passes::KeyIndex2d key_index_2d_;
     std::optional<passes::DecomposedMod> decomposed_by_index_2d_;
     bool needs_block_mask_ = false;
-    int forward_bias_bytes_ = 0;
     KernelRequest forward_, backward_;
 };
 
