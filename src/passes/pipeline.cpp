@@ -146,7 +146,8 @@ Result<void> analyse(State& state) {
     return {};
 }
 
-Result<void> find_rows(State& state) {
+// Decides how gradients of captured reads may be summed.
+Result<void> find_sums(State& state) {
     find_row_gradients(state.mod, state.options.rows_are_whole);
     find_sum_factors(state.mod, state.options.divides_by_derivative);
     find_table_gradients(state.mod);
@@ -186,7 +187,7 @@ constexpr std::array kPasses = {
     Pass{"bounds", find_bounds},
     Pass{"simplify-facts", simplify_all},
     Pass{"analyse", analyse},
-    Pass{"rows", find_rows},
+    Pass{"gradient-sums", find_sums},
     Pass{"verify", verify_all},
 };
 
