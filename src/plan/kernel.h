@@ -20,17 +20,17 @@ namespace flexc::plan {
 
 enum class KernelKind : std::uint8_t {
     forward,
-    delta,
-    backward_dq,
-    backward_dkdv,
-    backward_fused,
-    convert,
-    expand,
-    fold,
-    block_mask,
-    lengths,
-    round_sums,
-    round_gradients
+    delta,          // row sums of d_out * o, before the others of a backward
+    backward_dq,    // dq, beside backward_dkdv
+    backward_dkdv,  // dk, dv and gradients of buffers
+    backward_fused, // all of these in one kernel
+    convert,        // dq, from its f32 accumulator
+    expand,         // tabulates values by distance q - kv
+    fold,           // gradients of what these values read, from sums over diagonals of dS
+    block_mask,     // which tiles a mask shows
+    lengths,        // records of requests, from arrays of lengths on the device
+    round_sums,     // gradients of buffers in f32, from exact sums
+    round_gradients // gradients of buffers in their own types, from f32
 };
 
 // The copied tile of a shifted read.
