@@ -1,30 +1,14 @@
-// Forms of the fused backward, each with fewer registers than the one before, and slower. The host
-// compiles a kernel with the next form if it spilled. Most forms compute values again that a thread
-// would otherwise keep from tile to tile: computed_again() and lane_again() hide from the compiler
-// that these are the same.
+// What each form of the fused backward does to need fewer registers. Most compute values again that
+// a thread would otherwise keep from tile to tile: computed_again() and lane_again() hide from the
+// compiler that these are the same.
 #pragma once
 
 #include "common/mask.cuh"
 #include "sm90/backward_order.cuh"
+#include "sm90/register_form.h"
 
 namespace sm90 {
 
-enum class RegisterForm {
-    keeps_all,
-    // The producer's warps spilled: they compute values of queries in parts that share no
-    // registers, and read the number of heads again.
-    saves_beside,
-    // The consumer warps spilled: what takes a few instructions is computed again instead of kept
-    // (a thread's place, a tile's first key, the head), and the mask is evaluated after the
-    // products.
-    saves_all,
-    // Scores are modified for a few pairs of queries at a time, behind branches that ptxas does not
-    // merge.
-    modifies_in_parts,
-    // Where a derivative is folded into P: references are subtracted in tiles that have some, by
-    // code of their own. It may spill; what usual tiles run keeps no registers for references.
-    subtracts_apart
-};
 constexpr RegisterForm kRegisterForm = static_cast<RegisterForm>(mod::kSavesRegisters);
 
 struct RegisterSaving {

@@ -8,10 +8,12 @@
 #include "plan/arch/sm90/sm90.h"
 #include "plan/work.h"
 
+#include "sm90/register_form.h"
+
 namespace flexc::plan::sm90 {
 namespace {
 
-using ::sm90::BackwardShape;
+using ::sm90::BackwardShape, ::sm90::RegisterForm;
 
 struct FusedTile {
     int query_tile = 0;
@@ -22,8 +24,8 @@ struct FusedTile {
     bool adds_bias_gradients = false; // adds tiles of the dense bias's gradient
     int table_words = 0;              // for sums of tables or grids, of each warp that sums
     int grid_places = 0;              // number of digit places by which it sums grids
-    int saves_registers = 0;          // one of register_forms()
-    int saving_forms = 0;             // number of forms of the same tile after this one
+    RegisterForm form = RegisterForm::keeps_all;
+    int saving_forms = 0; // number of forms of the same tile after this one
 
     bool has_dense_bias() const { return bias_stages > 0 || adds_bias_gradients; }
 };
@@ -186,9 +188,6 @@ FusedTile with_tables(const KernelRequest& request, FusedTile tile) {
     return tile;
 }
 
-// Values of saves_registers: the RegisterForm of templates/sm90/backward_registers.cuh.
-constexpr int kSavesBeside = 1, kSavesAll = 2, kModifiesInParts = 3, kSubtractsApart = 4;
-
 // Whether the warps beside the MMAs can spill: they do more than load, or have the fewest
 // registers, as if derivatives of buffers use the score.
 bool can_spill_beside(const KernelRequest& request) {
@@ -202,29 +201,30 @@ bool can_spill_beside(const KernelRequest& request) {
 // warpgroups share keys, or with sums by a 2-D key index, which spill as much in the others. Of a
 // mask alone, the warps beside the MMAs spill only where a query takes many instructions, and with
 // very many save registers from the start. If a derivative is folded into P, the last form
-// subtracts references apart; with a window it replaces kModifiesInParts, whose branches serialise
+// subtracts references apart; with a window it replaces modifies_in_parts, whose branches serialise
 // products there. Programs that take long to compile have at most three forms. Derivatives that
-// wide heads' elements compute with 64-bit integers spill in all forms but kModifiesInParts.
-std::vector<int> register_forms(const KernelRequest& request) {
-    if (shares_keys(request) || index_2d_of(request).width != 0) return {0};
-    std::vector<int> forms;
+// wide heads' elements compute with 64-bit integers spill in all forms but modifies_in_parts.
+std::vector<RegisterForm> register_forms(const KernelRequest& request) {
+    using enum RegisterForm;
+    if (shares_keys(request) || index_2d_of(request).width != 0) return {keeps_all};
+    std::vector<RegisterForm> forms;
     if (!request.has_score_mod) {
         constexpr int kMostOfFirst = 320; // instructions of a query, beyond which it spills much
-        if (request.row_instructions <= kMostOfFirst) forms.push_back(0);
-        if (request.row_instructions > kMostOfPosition) forms.push_back(kSavesBeside);
-        forms.push_back(kSavesAll);
+        if (request.row_instructions <= kMostOfFirst) forms.push_back(keeps_all);
+        if (request.row_instructions > kMostOfPosition) forms.push_back(saves_beside);
+        forms.push_back(saves_all);
         return forms;
     }
     constexpr int kRoomForWide = 224; // columns of keys and values together
     if (request.partials_are_wide && request.head_dim + request.head_dim_v > kRoomForWide)
-        return {kModifiesInParts};
-    forms.push_back(0);
+        return {modifies_in_parts};
+    forms.push_back(keeps_all);
     const bool is_quick = !request.computes_much();
-    if (is_quick && can_spill_beside(request)) forms.push_back(kSavesBeside);
-    forms.push_back(kSavesAll);
-    if (!request.folds_derivative || !request.has_window) forms.push_back(kModifiesInParts);
+    if (is_quick && can_spill_beside(request)) forms.push_back(saves_beside);
+    forms.push_back(saves_all);
+    if (!request.folds_derivative || !request.has_window) forms.push_back(modifies_in_parts);
     if (request.folds_derivative && (is_quick || request.has_window))
-        forms.push_back(kSubtractsApart);
+        forms.push_back(subtracts_apart);
     return forms;
 }
 
@@ -234,9 +234,9 @@ std::vector<int> register_forms(const KernelRequest& request) {
 std::vector<FusedTile> fused_tiles(const KernelRequest& request) {
     std::vector<FusedTile> tiles;
     const auto add = [&](FusedTile tile) {
-        const std::vector<int> forms = register_forms(request);
+        const std::vector<RegisterForm> forms = register_forms(request);
         for (std::size_t i = 0; i < forms.size(); ++i) {
-            tile.saves_registers = forms[i];
+            tile.form = forms[i];
             tile.saving_forms = static_cast<int>(forms.size() - 1 - i);
             tiles.push_back(tile);
         }
@@ -278,7 +278,7 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
     config.table_words = tile.table_words;
     config.sums_shifts = request.sums_shifts;
     config.grid_places = tile.grid_places;
-    config.saves_registers = tile.saves_registers;
+    config.saves_registers = static_cast<int>(tile.form);
     config.reports_additions = !shares && !tile.adds_bias_gradients;
     config.stores_dq_first = config.reports_additions && !request.deterministic;
     config.query_sums = shape.query_sums;
@@ -311,8 +311,8 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
                                 : std::numeric_limits<int>::max();
     // In bytes; in all programs that were tried, the warps beside the MMAs spilled at most 24.
     constexpr int kMostBeside = 32;
-    const bool precedes_beside = all.size() > at + 1 && tile.saves_registers == 0 &&
-                                 all[at + 1].saves_registers == kSavesBeside;
+    const bool precedes_beside = all.size() > at + 1 && tile.form == RegisterForm::keeps_all &&
+                                 all[at + 1].form == RegisterForm::saves_beside;
     config.beside_spills = precedes_beside && config.saving_forms > 1 && request.has_score_mod
                                ? kMostBeside
                                : std::numeric_limits<int>::max();
@@ -355,10 +355,11 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
     if (tile.bias_stages > 0) config.reason += "; biases through shared memory";
     if (at + static_cast<std::size_t>(tile.saving_forms) >= register_forms(request).size())
         config.reason += "; larger tiles spilled registers or serialised products";
-    if (tile.saves_registers == kSubtractsApart)
+    if (tile.form == RegisterForm::subtracts_apart)
         config.reason += "; saves registers, references of large scores are subtracted apart";
-    else if (tile.saves_registers > 0)
-        config.reason += "; saves registers in " + std::to_string(tile.saves_registers) + " steps";
+    else if (tile.form != RegisterForm::keeps_all)
+        config.reason +=
+            "; saves registers in " + std::to_string(config.saves_registers) + " steps";
     return config;
 }
 
