@@ -149,14 +149,14 @@ struct Consumer {
         issue_scores<kLayout.keys, kLayout.queries, mod::kHeadDim, kKeyPanelColumns>(
             scores, rows + Shared::slot_words(key_tiles.slot()), query_word);
         commit_wgmma();
-        MaskOrder::look_between(parts);
+        MaskOrder::between_products(parts);
         // dP^T = V d_out^T
         key_tiles.wait_for_values(shared, step);
         shared.d_out_full(stage).wait(parity);
         fence_wgmma();
         issue_scores<kLayout.values, kLayout.d_out, mod::kHeadDimV>(d_scores, rows, d_out_word);
         commit_wgmma();
-        MaskOrder::look_under_both(parts);
+        MaskOrder::under_both_products(parts);
         CopiedBias::wait(shared, step);
         ScoreOrder::before_dv(parts);
         CopiedBias::leave_after_p(shared, step);

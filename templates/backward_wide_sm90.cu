@@ -89,7 +89,7 @@ struct Consumer {
         issue_scores<kLayout.values, kLayout.d_out, mod::kHeadDimV>(d_scores, word,
                                                                     d_out_word + half);
         commit_wgmma();
-        MaskOrder::look_under_both(parts);
+        MaskOrder::under_both_products(parts);
         add_groups<kGroupsAtOnce, kGroupsOfShare>(held.to, held.sums);
         ScoreOrder::before_dv(parts);
         store_by_queries(half_of(kLayout.p, stage), p, warp, lane);

@@ -95,7 +95,7 @@ struct Consumer {
         const MaskTile block = key_block(next);
         key_kinds.start(scores, shared, key, thread);
         issue_scores(scores, queries);
-        look(logits, block);
+        find_hidden(logits, block);
         if (kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyStep);
         wait_for_wgmma<0>();
         pin(scores);
@@ -103,8 +103,8 @@ struct Consumer {
         if (!kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyStep);
         return block;
     }
-    __device__ void look(Logits& logits, MaskTile block) const {
-        logits.look(block.index * mod::kKeyStep, block.is_full);
+    __device__ void find_hidden(Logits& logits, MaskTile block) const {
+        logits.find_hidden(block.index * mod::kKeyStep, block.is_full);
     }
     // Loads what is added to the products. Called while QK runs where there are registers to spare,
     // else after it.
@@ -163,7 +163,7 @@ struct Consumer {
             wait_for_value();
             issue_output(output, p, value_operand());
             ping_pong.signal(mod::PingPong::mma);
-            look(logits, block);
+            find_hidden(logits, block);
             if (kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyStep);
             wait_for_wgmma<1>();
             pin(scores);
@@ -212,7 +212,7 @@ struct Consumer {
             ping_pong.wait(mod::PingPong::mma);
             issue_scores(scores, queries);
             ping_pong.signal(mod::PingPong::mma);
-            look(logits, block);
+            find_hidden(logits, block);
             if (kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyStep);
             wait_for_wgmma<0>();
             pin(scores);

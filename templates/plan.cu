@@ -145,7 +145,7 @@ __device__ void reduce_facts(Span span, double* to, FactsAt facts_at) {
 
 // Called by a warp. Evaluates the mask at all elements of a tile, until one is visible and one is
 // hidden. Rows are taken from both ends in turn, where edges are found early.
-__device__ TileWord look(const BlockMaskHead& head, Span queries, Span keys) {
+__device__ TileWord evaluate_tile(const BlockMaskHead& head, Span queries, Span keys) {
     bool visible = false, hidden = false;
     const int rows = queries.last - queries.first + 1;
     for (int i = 0; i < rows; ++i) {
@@ -276,7 +276,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     for (int i = warp_index(); i < undecided_count; i += kWarps) {
         const int at = undecided[i];
         const TileWord seen =
-            look(head, queries_of(32 * first_word + at), keys_of(32 * first_word + at));
+            evaluate_tile(head, queries_of(32 * first_word + at), keys_of(32 * first_word + at));
         if (lane_index() != 0) continue;
         if (seen.visible == 0) atomicAnd(&words[at / 32].visible, ~(1u << at % 32));
         if (seen.full != 0) atomicOr(&words[at / 32].full, 1u << at % 32);

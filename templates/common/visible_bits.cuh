@@ -42,8 +42,8 @@ __device__ inline unsigned own_bits(unsigned all, int lane) {
 // for the i-th line, which has the value `line`. Lines for which alike(x, i, y, j) holds see the
 // same, so one of them is evaluated for all.
 template <int kCount, typename Line, typename Alike, typename Visible>
-__device__ inline void look_together(unsigned (&visible)[2], const Line (&own)[2], int lane,
-                                     Alike alike, Visible is_visible) {
+__device__ inline void evaluate_together(unsigned (&visible)[2], const Line (&own)[2], int lane,
+                                         Alike alike, Visible is_visible) {
     constexpr int kWords = (kCount + 31) / 32;
     static_assert(kCount <= 128, "a bit for each of a lane's positions");
     unsigned words[2][kWords] = {};
@@ -86,15 +86,15 @@ template <typename Other> constexpr bool kIsSeenByWords = sizeof(Other) > 6 * si
 // Does the same one word after the other: visible(word, other, line, i), with other_of(word), which
 // each lane computes once for all lines.
 template <int kCount, typename Line, typename Alike, typename OtherOf, typename Visible>
-__device__ inline void look_by_words(unsigned (&visible)[2], const Line (&own)[2], int lane,
-                                     Alike alike, OtherOf other_of, Visible is_visible) {
+__device__ inline void evaluate_by_words(unsigned (&visible)[2], const Line (&own)[2], int lane,
+                                         Alike alike, OtherOf other_of, Visible is_visible) {
     static_assert(kCount <= 128, "a bit for each of a lane's positions");
     visible[0] = visible[1] = 0;
 #pragma unroll 1
     for (int word = 0; word < (kCount + 31) / 32; ++word) {
         const auto other = other_of(word);
         unsigned seen[2];
-        look_together<32>(seen, own, lane, alike, [&](int, const Line& line, int index) {
+        evaluate_together<32>(seen, own, lane, alike, [&](int, const Line& line, int index) {
             return is_visible(word, other, line, index);
         });
         visible[0] |= seen[0] << 8 * word;
@@ -156,7 +156,7 @@ class RepeatingBits {
             find(bits_[tile], tile);
         }
     }
-    __device__ void meet(unsigned (&visible)[2], int tile) const {
+    __device__ void clear_hidden(unsigned (&visible)[2], int tile) const {
         const bool is_second = is_second_of_two(tile);
 #pragma unroll
         for (int i = 0; i < 2; ++i)
@@ -179,7 +179,7 @@ class RepeatingHalves : public RepeatingBits {
             bits[0] = (bits[0] & 0xffffu) | bits[1] << 16;
         });
     }
-    __device__ void meet(unsigned (&visible)[2], int tile) const {
+    __device__ void clear_hidden(unsigned (&visible)[2], int tile) const {
         unsigned both = is_second_of_two(tile) ? bits_[1][0] : bits_[0][0];
         asm volatile("" : "+r"(both)); // or halves would be kept
 #pragma unroll

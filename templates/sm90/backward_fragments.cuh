@@ -40,7 +40,7 @@ struct BitsInOneWord : BitsByKey {
         return (visible[0] & 1u << (16 * key + query)) != 0;
     }
 };
-using VisibleBits = Select<kLooksBetween && kQueries <= 16, BitsInOneWord, BitsByKey>;
+using VisibleBits = Select<kEvaluatesMaskBetween && kQueries <= 16, BitsInOneWord, BitsByKey>;
 
 // Set hidden elements to zero.
 __device__ inline void hide(Scores& scores, const VisibleBits& visible_bits) {

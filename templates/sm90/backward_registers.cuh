@@ -20,7 +20,8 @@ struct RegisterSaving {
     bool heads_again;     // the head is computed again, from its number over batch and heads
     bool modifies_in_parts;
     bool subtracts_apart;
-    bool looks_early; // the mask is evaluated while the products run, where only P needs it
+    bool
+        evaluates_mask_early; // the mask is evaluated while the products run, where only P needs it
 };
 constexpr __device__ RegisterSaving register_saving() {
     constexpr bool kIsLongTile = mod::kQueryTile == 128;
@@ -38,7 +39,7 @@ constexpr __device__ RegisterSaving register_saving() {
                                          : saves.keys_again && kIsLongTile;
     saves.heads_again =
         saves.keys_again && mod::TabulatedVectors::kByDistance > 0 && !mod::kPersistent;
-    saves.looks_early = !mod::ReadGradients::kComeFromElements && !saves.places_again;
+    saves.evaluates_mask_early = !mod::ReadGradients::kComeFromElements && !saves.places_again;
     return saves;
 }
 constexpr RegisterSaving kSaves = register_saving();
@@ -58,7 +59,7 @@ constexpr bool kMaskIsLong =
                           : sizeof(mod::Row) != sizeof(int) || sizeof(mod::Column) != sizeof(int)));
 // Such a mask is evaluated before dP's product takes registers, unless long tiles and reads for
 // each element would delay that product.
-constexpr bool kLooksBetween =
+constexpr bool kEvaluatesMaskBetween =
     kMaskIsLong && !(mod::Mask::kReadsElements && mod::kQueryTile == 128);
 
 // Registers of a thread: setmaxnreg moves them from the producer's warpgroup to the consumers,

@@ -23,7 +23,9 @@ struct ScoreStep {
     QuerySums& query_sums;
     VisibleBits& visible_bits;
 
-    __device__ void look() const { visible_bits = gradients.look_early(tile_query); }
+    __device__ void evaluate_mask() const {
+        visible_bits = gradients.evaluate_mask_early(tile_query);
+    }
     __device__ void compute_p() const {
         pin(scores);
         gradients.compute_p(scores, p, tile_query, facts, visible_bits);
@@ -47,15 +49,16 @@ struct ScoreStep {
 };
 
 // When the mask is evaluated: while both products run, or before dP's product takes registers.
-struct LooksUnderBothProducts {
-    static __device__ void look_between(const ScoreStep&) {}
-    static __device__ void look_under_both(const ScoreStep& step) { step.look(); }
+struct EvaluatesMaskUnderProducts {
+    static __device__ void between_products(const ScoreStep&) {}
+    static __device__ void under_both_products(const ScoreStep& step) { step.evaluate_mask(); }
 };
-struct LooksBetweenProducts {
-    static __device__ void look_between(const ScoreStep& step) { step.look(); }
-    static __device__ void look_under_both(const ScoreStep&) {}
+struct EvaluatesMaskBetweenProducts {
+    static __device__ void between_products(const ScoreStep& step) { step.evaluate_mask(); }
+    static __device__ void under_both_products(const ScoreStep&) {}
 };
-using MaskOrder = Select<kLooksBetween, LooksBetweenProducts, LooksUnderBothProducts>;
+using MaskOrder =
+    Select<kEvaluatesMaskBetween, EvaluatesMaskBetweenProducts, EvaluatesMaskUnderProducts>;
 
 // When the product of dv is waited for: while dk's product runs, or before dS is complete.
 struct FinishesDvLate {

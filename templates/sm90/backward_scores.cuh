@@ -35,8 +35,8 @@ class GradientsOfP : public ComputedP {
     __device__ void compute_p(Scores& scores, Fragments& p, int tile_query, const RowFacts& facts,
                               VisibleBits visible_bits) const {
         compute(scores, p, tile_query, facts);
-        if (kSaves.looks_early ? visible_bits.hides_any() : hides_any(tile_query)) {
-            if (!kSaves.looks_early) look(visible_bits, tile_query);
+        if (kSaves.evaluates_mask_early ? visible_bits.hides_any() : hides_any(tile_query)) {
+            if (!kSaves.evaluates_mask_early) evaluate_mask(visible_bits, tile_query);
             hide(scores, visible_bits);
             hide_packed(p, visible_bits);
         }

@@ -101,11 +101,11 @@ class TileElements {
 
     // Finds which elements of the tile are visible while its MMAs run; where registers are short
     // then, that is done later.
-    __device__ VisibleBits look_early(int tile_query) const {
+    __device__ VisibleBits evaluate_mask_early(int tile_query) const {
         VisibleBits visible_bits;
-        visible_bits.hides = kSaves.looks_early && hides_any(tile_query);
+        visible_bits.hides = kSaves.evaluates_mask_early && hides_any(tile_query);
         visible_bits.show_all();
-        if (visible_bits.hides) look(visible_bits, tile_query);
+        if (visible_bits.hides) evaluate_mask(visible_bits, tile_query);
         return visible_bits;
     }
 
@@ -128,7 +128,7 @@ class TileElements {
         static_assert(kQueries <= 32, "one bit each");
         queries_.find(visible, tile_query, columns_, rows_.staged());
     }
-    __device__ void look(VisibleBits& visible_bits, int tile_query) const {
+    __device__ void evaluate_mask(VisibleBits& visible_bits, int tile_query) const {
         find(visible_bits.visible, tile_query);
         visible_bits.pack();
     }

@@ -52,7 +52,7 @@ __device__ inline void hide_next_keys(Scores& scores, int first_column) {
 struct HidesByBand {
     // mask_shows_all: the mask hides none of the tile's keys. Does not need scores, so that it may
     // be called while they are multiplied.
-    __device__ void look(const VisibleKeys&, int, bool, const mod::Row (&)[2]) {}
+    __device__ void find(const VisibleKeys&, int, bool, const mod::Row (&)[2]) {}
     template <typename Hidden>
     __device__ void apply(Scores& scores, const VisibleKeys& keys, int first_key,
                           const mod::Row (&rows)[2], Hidden hidden) const {
@@ -66,7 +66,7 @@ struct HidesByBand {
 // For other masks: finds hidden elements before the scores have been computed.
 class HidesByMask : public HidesByBand {
   public:
-    __device__ void look(const VisibleKeys& keys, int first_key, bool mask_shows_all,
+    __device__ void find(const VisibleKeys& keys, int first_key, bool mask_shows_all,
                          const mod::Row (&rows)[2]) {
         hides_ = !keys.are_all(first_key, mask_shows_all);
         if (hides_) keys.find(visible_, first_key, rows);

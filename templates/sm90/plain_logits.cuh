@@ -24,8 +24,8 @@ class PlainLogits : public LogitForm, public LogitUnits {
 
     // Finds which of the keys from first_key on a mask that is no band hides. Does not need scores,
     // so that it may be called while they are multiplied. mask_shows_all: it hides none of them.
-    __device__ void look(int first_key, bool mask_shows_all) {
-        hidden_.look(keys_, first_key, mask_shows_all, elements_.rows());
+    __device__ void find_hidden(int first_key, bool mask_shows_all) {
+        hidden_.find(keys_, first_key, mask_shows_all, elements_.rows());
     }
     // Computes what the keys from first_key on need that does not wait for their MMAs.
     __device__ void prepare(int) {}
@@ -44,7 +44,8 @@ class PlainLogits : public LogitForm, public LogitUnits {
     // Find what is copied of shifted reads of these keys, and set where it is in shared memory.
     __device__ void look_at_shifts(int first_key) { elements_.look_at_shifts(first_key); }
     __device__ void use_shifts(unsigned stage) { elements_.use_shifts(stage); }
-    // Turns products into logits of the keys that look() was asked about; hidden ones become -inf.
+    // Turns products into logits of the keys that find_hidden() was called for; hidden ones become
+    // -inf.
     __device__ void apply(Scores& scores, int first_key) { hide(scores, first_key); }
 
     // Returns what is added to a row's logits in one part of its columns.

@@ -70,15 +70,16 @@ class KeysInParts : public KeysInBand {
 
     __device__ void find(unsigned (&visible)[2], int first_key, const mod::Row (&rows)[2]) const {
         KeysInBand::find(visible, first_key, rows);
-        meet<EveryPart>(visible, first_key, rows);
+        clear_hidden<EveryPart>(visible, first_key, rows);
     }
 
   protected:
     // Clears the bits of keys that any of these parts hides.
     template <typename Parts>
-    __device__ void meet(unsigned (&visible)[2], int first_key, const mod::Row (&rows)[2]) const {
+    __device__ void clear_hidden(unsigned (&visible)[2], int first_key,
+                                 const mod::Row (&rows)[2]) const {
         if constexpr (kIsSeenByWords<mod::Column>) {
-            meet_by_words<Parts>(visible, first_key, rows);
+            clear_hidden_by_words<Parts>(visible, first_key, rows);
             return;
         }
         constexpr int kWords = (mod::kKeyTile + 31) / 32;
@@ -94,7 +95,7 @@ class KeysInParts : public KeysInBand {
         const auto q_of = [&](int index) { return length_.q_idx(warp_row_ + index); };
         for_parts<Parts>([&](auto part) {
             unsigned seen[2];
-            look_together<mod::kKeyTile>(
+            evaluate_together<mod::kKeyTile>(
                 seen, rows, static_cast<int>(threadIdx.x) % 32,
                 [&](const mod::Row& x, int i, const mod::Row& y, int j) {
                     return part.alike(x, q_of(i), y, q_of(j));
@@ -110,14 +111,14 @@ class KeysInParts : public KeysInBand {
 
     // Does the same, with the values of a lane's keys one after the other.
     template <typename Parts>
-    __device__ void meet_by_words(unsigned (&visible)[2], int first_key,
-                                  const mod::Row (&rows)[2]) const {
+    __device__ void clear_hidden_by_words(unsigned (&visible)[2], int first_key,
+                                          const mod::Row (&rows)[2]) const {
         const int lane = static_cast<int>(threadIdx.x) % 32;
         const auto q_of = [&](int index) { return length_.q_idx(warp_row_ + index); };
         const auto kv_of = [&](int word) { return length_.kv_idx(first_key + 32 * word + lane); };
         for_parts<Parts>([&](auto part) {
             unsigned seen[2];
-            look_by_words<mod::kKeyTile>(
+            evaluate_by_words<mod::kKeyTile>(
                 seen, rows, lane,
                 [&](const mod::Row& x, int i, const mod::Row& y, int j) {
                     return part.alike(x, q_of(i), y, q_of(j));
@@ -145,14 +146,14 @@ class KeysInRepeatingParts : public KeysInParts {
                                     int lane)
         : KeysInParts(length, arguments, place, rows, warp_row, lane) {
         repeating_.fill([&](unsigned(&bits)[2], int tile) {
-            meet<PartsThatRepeat>(bits, tile * mod::kKeyTile, rows);
+            clear_hidden<PartsThatRepeat>(bits, tile * mod::kKeyTile, rows);
         });
     }
 
     __device__ void find(unsigned (&visible)[2], int first_key, const mod::Row (&rows)[2]) const {
         KeysInBand::find(visible, first_key, rows);
-        meet<PartsThatDiffer>(visible, first_key, rows);
-        repeating_.meet(visible, first_key / mod::kKeyTile);
+        clear_hidden<PartsThatDiffer>(visible, first_key, rows);
+        repeating_.clear_hidden(visible, first_key / mod::kKeyTile);
     }
 
   private:

@@ -133,14 +133,14 @@ class QueriesInParts : public QueriesInBand {
     __device__ void find(unsigned (&visible)[2], int tile_query, const KeyColumns& columns,
                          const mod::Row* rows) const {
         QueriesInside::find(visible, tile_query, columns, rows);
-        meet<EveryPart>(visible, tile_query, columns, MaskRows{rows});
+        clear_hidden<EveryPart>(visible, tile_query, columns, MaskRows{rows});
     }
 
   protected:
     // Clears the bits of elements that any of these parts hides.
     template <typename Parts, typename Rows>
-    __device__ void meet(unsigned (&visible)[2], int tile_query, const KeyColumns& columns,
-                         Rows rows) const {
+    __device__ void clear_hidden(unsigned (&visible)[2], int tile_query, const KeyColumns& columns,
+                                 Rows rows) const {
         const mod::Launch launch = MaskRegisters::launch(arguments_, place_);
         const int lane = own_lane();
         mod::Column own[2];
@@ -149,7 +149,7 @@ class QueriesInParts : public QueriesInBand {
         for_parts<Parts>([&](auto part) {
             unsigned seen[2];
             if constexpr (!kStagesRows && kIsSeenByWords<mod::Row>)
-                look_by_words<kScoreQueries>(
+                evaluate_by_words<kScoreQueries>(
                     seen, own, own_lane(),
                     [&](const mod::Column& x, int i, const mod::Column& y, int j) {
                         return part.alike(x, kv_of(i), y, kv_of(j));
@@ -167,7 +167,7 @@ class QueriesInParts : public QueriesInBand {
                                              nullptr});
                     });
             else
-                look_together<kScoreQueries>(
+                evaluate_together<kScoreQueries>(
                     seen, own, own_lane(),
                     [&](const mod::Column& x, int i, const mod::Column& y, int j) {
                         return part.alike(x, kv_of(i), y, kv_of(j));
@@ -195,16 +195,16 @@ class QueriesInRepeatingParts : public QueriesInParts {
                                        int warp_key, int lane)
         : QueriesInParts(length, arguments, place, columns, warp_key, lane) {
         repeating_.fill([&](unsigned(&bits)[2], int tile) {
-            meet<PartsThatRepeat>(bits, tile * mod::kQueryTile, columns,
-                                  ComputedRowsForMask{nullptr});
+            clear_hidden<PartsThatRepeat>(bits, tile * mod::kQueryTile, columns,
+                                          ComputedRowsForMask{nullptr});
         });
     }
 
     __device__ void find(unsigned (&visible)[2], int tile_query, const KeyColumns& columns,
                          const mod::Row* rows) const {
         QueriesInside::find(visible, tile_query, columns, rows);
-        meet<PartsThatDiffer>(visible, tile_query, columns, MaskRows{rows});
-        repeating_.meet(visible, tile_query / mod::kQueryTile);
+        clear_hidden<PartsThatDiffer>(visible, tile_query, columns, MaskRows{rows});
+        repeating_.clear_hidden(visible, tile_query / mod::kQueryTile);
     }
 
   private:

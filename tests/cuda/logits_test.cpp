@@ -159,7 +159,7 @@ extern "C" void run(const unsigned long long* words, const sm90::KernelArguments
             for (float& score : scores) score = 0;
             if (LogitForm::kStartsWithDistances) logits.start(scores, 0, first_key);
             for (int i = 0; i < kScores; ++i) scores[i] += products[at(i)];
-            logits.look(first_key, false);
+            logits.find_hidden(first_key, false);
             logits.prepare(first_key);
             for (int thread = 0; thread < kIndex2dThreads; ++thread)
                 Index2dQueries(*attention, arguments, place, warp_row + thread)

@@ -64,7 +64,7 @@ extern "C" int run(const unsigned long long* words, const KernelArguments* atten
             return row * mod::kKeyTile + lane % 4 * 2 + fragment_column(i);
         };
         Scores scores;
-        logits.look(first_key, false);
+        logits.find_hidden(first_key, false);
         logits.look_at_shifts(first_key);
         logits.prepare(first_key);
         if constexpr (Logits::kStartsWithBias) {

@@ -83,7 +83,7 @@ extern "C" int run(const unsigned long long* words, const KernelArguments* atten
             logits.start(started, 0, first_key);
             for (int i = 0; i < kScores; ++i) scores[i] += started[i];
         }
-        logits.look(first_key, false);
+        logits.find_hidden(first_key, false);
         logits.prepare(first_key);
         logits.apply(scores, first_key);
         for (int i = 0; i < kScores; ++i) scores_of_warp[at(i)] = logits.exponent(scores[i]);
