@@ -59,9 +59,9 @@ struct Consumer {
                             int tile, bool is_last, float* dq_accumulator, KeyGradient& dk,
                             ValueGradient& dv) {
         tile = StageTile::arrived(shared, step % 2, tile, gradients);
-        key_halves.look(place, keys(), warpgroup, tile);
+        key_halves.find_arrived(place, keys(), warpgroup, tile);
         Ends::clear_queries(*this, tile);
-        const auto look_ahead = [&] {
+        const auto await_next = [&] {
             if (!is_last) await(place, tile + kTileStep, step + 1);
         };
         const auto multiply_for = [&](auto which) {
@@ -69,12 +69,12 @@ struct Consumer {
             constexpr DqOwner kOwner = kFindsDqOwnerLate ? DqOwner::unknown : DqOwner::self;
             if (kFindsDqOwnerLate || takes_query_gradient())
                 multiply<kHalves, kOwner>(gradients, sums, tile, dq_accumulator, dk, dv,
-                                          look_ahead);
+                                          await_next);
             else
                 multiply<KeyHalves::both, DqOwner::other>(gradients, sums, tile, dq_accumulator, dk,
-                                                          dv, look_ahead);
+                                                          dv, await_next);
         };
-        key_halves.visit(multiply_for, [&] { skip(gradients, tile, look_ahead); });
+        key_halves.visit(multiply_for, [&] { skip(gradients, tile, await_next); });
         ++step;
         key_tiles.end_step();
     }
@@ -83,7 +83,7 @@ struct Consumer {
     // before run. `tile` is theirs unless a block mask chooses another.
     __device__ void await(const HeadPlace& place, int tile, unsigned which_step) {
         shared.queries_full(which_step % 2).wait(which_step / 2 % 2);
-        key_halves.look_ahead(place, keys(), warpgroup, tile);
+        key_halves.find_next(place, keys(), warpgroup, tile);
     }
 
     // Returns whether this warpgroup computes dq, or a piece of it, at this step. Where warpgroups
@@ -93,8 +93,8 @@ struct Consumer {
     __device__ bool adds_query_sums() const { return step % 2 == static_cast<unsigned>(warpgroup); }
 
     // Handles a tile of queries that sees none of this warpgroup's keys, only the other's.
-    template <typename LookAhead>
-    __device__ void skip(const ScoreGradients& gradients, int tile, LookAhead look_ahead) {
+    template <typename AwaitNext>
+    __device__ void skip(const ScoreGradients& gradients, int tile, AwaitNext await_next) {
         const int stage = static_cast<int>(step % 2);
         key_tiles.wait_for_values(shared, step);
         if (lane() == 0) shared.d_out_empty(stage).arrive();
@@ -113,13 +113,13 @@ struct Consumer {
         }
         give_back_queries(stage);
         key_tiles.wait_for_d_scores(shared, step);
-        look_ahead();
+        await_next();
     }
 
-    template <KeyHalves kHalves, DqOwner kOwner, typename LookAhead>
+    template <KeyHalves kHalves, DqOwner kOwner, typename AwaitNext>
     __device__ void multiply(ScoreGradients& gradients, GradientSums& sums, int tile,
                              float* dq_accumulator, KeyGradient& dk, ValueGradient& dv,
-                             LookAhead look_ahead) {
+                             AwaitNext await_next) {
         const int stage = static_cast<int>(step % 2);
         const unsigned parity = step / 2 % 2;
         const unsigned base = shared.base;
@@ -142,8 +142,8 @@ struct Consumer {
         const ScoreStep of_scores{shared,      warpgroup,  step,        tile_query, facts,
                                   gradients,   sums,       scores,      d_scores,   p,
                                   d_fragments, query_sums, visible_bits};
-        const StepOfQueries<kHalves, LookAhead> parts{
-            of_scores, *this, dk, dv, dq, stage, tile, query_word, dq_accumulator, look_ahead};
+        const StepOfQueries<kHalves, AwaitNext> parts{
+            of_scores, *this, dk, dv, dq, stage, tile, query_word, dq_accumulator, await_next};
         // S^T = K Q^T
         fence_wgmma();
         issue_scores<kLayout.keys, kLayout.queries, mod::kHeadDim, kKeyPanelColumns>(
@@ -196,7 +196,7 @@ struct Consumer {
 
     // The parts of a step, one tile of queries. MaskOrder, ScoreOrder and ProductOrder call them in
     // the order that a program needs.
-    template <KeyHalves kHalves, typename LookAhead> struct StepOfQueries : ScoreStep {
+    template <KeyHalves kHalves, typename AwaitNext> struct StepOfQueries : ScoreStep {
         const Consumer& consumer;
         KeyGradient& dk;
         ValueGradient& dv;
@@ -204,7 +204,7 @@ struct Consumer {
         const int stage, tile;
         const unsigned query_word;
         float* const dq_accumulator;
-        const LookAhead& look_ahead;
+        const AwaitNext& await_next;
 
         __device__ bool takes_query_gradient() const { return consumer.takes_query_gradient(); }
         __device__ void issue_dq() const {

@@ -40,9 +40,9 @@ __device__ inline KeyHalves key_halves_of(const HeadPlace& place, const KeyTile&
 // Every tile is multiplied with all keys.
 struct AllKeyHalves {
     // Called for the tile that comes next, and for the one that has arrived.
-    __device__ void look_ahead(const HeadPlace&, const KeyTile&, int, int) {}
-    __device__ void look(const HeadPlace&, const KeyTile&, int, int) {}
-    // Calls multiply(ProductOver), or skip(), for the tile that look() was asked about.
+    __device__ void find_next(const HeadPlace&, const KeyTile&, int, int) {}
+    __device__ void find_arrived(const HeadPlace&, const KeyTile&, int, int) {}
+    // Calls multiply(ProductOver), or skip(), for the tile of the last call.
     template <typename Multiply, typename Skip>
     __device__ void visit(Multiply multiply, Skip) const {
         multiply(ProductOver<KeyHalves::both>{});
@@ -53,12 +53,14 @@ struct AllKeyHalves {
 // dv, and dq is summed over the other's keys only.
 class KeyHalvesInBand {
   public:
-    // Finds the halves of the tile that comes next; if a block mask chooses it, look() does.
-    __device__ void look_ahead(const HeadPlace& place, const KeyTile& keys, int warpgroup,
-                               int tile) {
+    // Finds the halves of the tile that comes next; if a block mask chooses it, find_arrived()
+    // does.
+    __device__ void find_next(const HeadPlace& place, const KeyTile& keys, int warpgroup,
+                              int tile) {
         if (!mod::Mask::kHasBlockMask) halves_ = key_halves_of(place, keys, warpgroup, tile);
     }
-    __device__ void look(const HeadPlace& place, const KeyTile& keys, int warpgroup, int tile) {
+    __device__ void find_arrived(const HeadPlace& place, const KeyTile& keys, int warpgroup,
+                                 int tile) {
         if (mod::Mask::kHasBlockMask) halves_ = key_halves_of(place, keys, warpgroup, tile);
     }
     template <typename Multiply, typename Skip>

@@ -31,7 +31,7 @@ struct MultipliesPieceOfDq {
         step.add_sums_alternately();
         wait_for_wgmma<1>();
         step.finish_dq();
-        step.look_ahead();
+        step.await_next();
         wait_for_wgmma<0>();
         step.finish_dk();
     }
@@ -44,7 +44,7 @@ struct LeavesDq {
         step.issue_dk();
         DvOrder::finish_late(step);
         step.hand_over_sums();
-        step.look_ahead();
+        step.await_next();
         wait_for_wgmma<0>();
         step.finish_dk();
     }
@@ -62,7 +62,7 @@ struct MultipliesDqBesideDk {
         step.finish_dk();
         step.hand_over_sums();
         step.add_sums();
-        step.look_ahead();
+        step.await_next();
         wait_for_wgmma<0>();
         step.finish_dq();
     }
@@ -77,7 +77,7 @@ struct MultipliesDqBehindDk {
         step.issue_dq();
         step.hand_over_sums();
         step.add_sums();
-        step.look_ahead();
+        step.await_next();
         wait_for_wgmma<0>();
         step.finish_dq();
     }
