@@ -38,7 +38,7 @@ class AffineLogits : public PlainLogits {
     }
     __device__ void load_biases(unsigned rows) { biases_.load(rows); }
     __device__ void apply(Scores& scores, int first_key) {
-        elements_.look_at_tables(first_key);
+        elements_.check_tables(first_key);
         elements_.with_sources(
             [&](auto source, auto reach) { change(source, reach, scores, first_key); });
         hide(scores, first_key);
@@ -119,7 +119,7 @@ class BiasFirstLogits : public PlainLogits {
     }
 
     __device__ void start(Scores& scores, unsigned rows, int first_key) {
-        elements_.look_at_tables(first_key);
+        elements_.check_tables(first_key);
         elements_.use_shifts(rows);
         if (elements_.shifts().sums_ends())
             return elements_.shifts().start_with_ends(scores, offsets_);

@@ -30,7 +30,7 @@ struct AllUseTables {
     static __device__ void reduce() {}
     static __device__ bool are_known(const mod::At&) { return true; }
     static __device__ bool key_uses(const mod::At&) { return true; }
-    static __device__ void look(bool) {}
+    static __device__ void set_keys_use(bool) {}
     static __device__ bool use() { return true; }
 };
 // Elements use what is read from tables only if conditions on their query and key hold.
@@ -43,14 +43,14 @@ class SomeUseTables {
         return uses;
     }
     __device__ void reduce() { rows_use_ = __all_sync(0xffffffffu, rows_use_); }
-    // Returns whether it is known without a look at each key that all elements of the tile with
+    // Returns whether it is known without a check of each key that all elements of the tile with
     // this first key use what is read.
     __device__ bool are_known(const mod::At& at) const {
         return rows_use_ && at.kv >= mod::StagedTables::kKeysHoldFrom;
     }
     static __device__ bool key_uses(const mod::At& at) { return mod::StagedTables::key_uses(at); }
     // keys_use: whether all keys of the tile use what is read.
-    __device__ void look(bool keys_use) { use_ = rows_use_ && keys_use; }
+    __device__ void set_keys_use(bool keys_use) { use_ = rows_use_ && keys_use; }
     __device__ bool use() const { return use_; }
 
   private:
@@ -89,15 +89,15 @@ template <int kCount> class AlignedTables {
     // Checks a tile of keys. visit_keys: as in TableReads; visit_first(visit) calls visit(at) for
     // some row and the tile's first key. are_whole: none of its keys is past the end.
     template <typename VisitKeys, typename VisitFirst>
-    __device__ void look(VisitKeys visit_keys, VisitFirst visit_first, bool are_whole) {
+    __device__ void check_tile(VisitKeys visit_keys, VisitFirst visit_first, bool are_whole) {
         is_aligned_ = rows_are_inside_;
         visit_first([&](const mod::At& at) {
             find_places(at);
             if (are_whole && uses_.are_known(at)) {
-                uses_.look(true);
+                uses_.set_keys_use(true);
                 indices_.visit([&](const auto& table) { is_aligned_ &= table.holds_tile(at); });
             } else {
-                look_at_keys(visit_keys);
+                check_keys(visit_keys);
             }
         });
     }
@@ -175,7 +175,7 @@ template <int kCount> class AlignedTables {
     // Checks each key of a tile that has keys past the end, or keys that do not use what is read.
     // Indices of the latter are not checked, but what is read for them has to be memory of the
     // block.
-    template <typename VisitKeys> __device__ void look_at_keys(VisitKeys visit_keys) {
+    template <typename VisitKeys> __device__ void check_keys(VisitKeys visit_keys) {
         bool keys_use = true;
         visit_keys([&](const mod::At& at) {
             const bool uses = uses_.key_uses(at);
@@ -184,7 +184,7 @@ template <int kCount> class AlignedTables {
         });
         is_aligned_ &= places_are_memory();
         is_aligned_ = __all_sync(0xffffffffu, is_aligned_);
-        uses_.look(__all_sync(0xffffffffu, keys_use));
+        uses_.set_keys_use(__all_sync(0xffffffffu, keys_use));
     }
     __device__ bool places_are_memory() const {
         const unsigned begin = memory_ - kLayout.tables.memory;

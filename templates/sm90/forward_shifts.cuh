@@ -242,7 +242,7 @@ class StagedShifts : public NoDenseBias {
   protected:
     // Finds whether a tile of keys has only ends, and waits for the stage of these or of the tile.
     __device__ void wait(Logits& logits, const Shared& shared, int block) {
-        logits.look_at_shifts(block * mod::kKeyStep);
+        logits.find_reach_of_shifts(block * mod::kKeyStep);
         has_ends_ = logits.shifts().have_ends();
         if (has_ends_)
             shared.shifted_ends.full(end_slot_.stage).wait(end_slot_.parity);

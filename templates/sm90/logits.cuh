@@ -22,7 +22,7 @@ class ProgramLogits : public PlainLogits {
     }
 
     __device__ void apply(Scores& scores, int first_key) {
-        elements_.look_at_tables(first_key);
+        elements_.check_tables(first_key);
         elements_.with_sources(
             [&](auto source, auto reach) { change(source, reach, scores, first_key); });
         hide(scores, first_key);

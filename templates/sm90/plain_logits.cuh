@@ -42,7 +42,9 @@ class PlainLogits : public LogitForm, public LogitUnits {
         elements_.find_tabulated(slices, row);
     }
     // Find what is copied of shifted reads of these keys, and set where it is in shared memory.
-    __device__ void look_at_shifts(int first_key) { elements_.look_at_shifts(first_key); }
+    __device__ void find_reach_of_shifts(int first_key) {
+        elements_.find_reach_of_shifts(first_key);
+    }
     __device__ void use_shifts(unsigned stage) { elements_.use_shifts(stage); }
     // Turns products into logits of the keys that find_hidden() was called for; hidden ones become
     // -inf.

@@ -33,24 +33,24 @@ class ScoreElements {
     __device__ const Shifts& shifts() const { return shifts_; }
     __device__ const TabulatedTile& tabulated() const { return tabulated_; }
 
-    // Called once, before look_at_tables().
+    // Called once, before check_tables().
     __device__ void find_tables() {
         tables_.find(
             [&](auto visit) { visit_column(0, [&](int, const mod::At& at) { visit(at); }); });
     }
-    __device__ void look_at_tables(int first_key) {
-        tables_.look([&](auto visit) { visit_lane_keys(first_key, visit); },
-                     [&](auto visit) { visit_first_key(first_key, visit); },
-                     first_key + mod::kKeyStep <= length_.keys());
+    __device__ void check_tables(int first_key) {
+        tables_.check_tile([&](auto visit) { visit_lane_keys(first_key, visit); },
+                           [&](auto visit) { visit_first_key(first_key, visit); },
+                           first_key + mod::kKeyStep <= length_.keys());
     }
-    // Called once, before look_at_shifts(). first_row: the thread's first row of the tile of
+    // Called once, before find_reach_of_shifts(). first_row: the thread's first row of the tile of
     // queries.
     __device__ void find_shifts(const AttentionArguments& attention, int first_row) {
         const int row_of_tile = first_row % mod::kQueryTile;
         shifts_.find(attention, arguments_, place_, first_row - row_of_tile, row_of_tile,
                      first_column_);
     }
-    __device__ void look_at_shifts(int first_key) { shifts_.look(first_key); }
+    __device__ void find_reach_of_shifts(int first_key) { shifts_.find_reach(first_key); }
     // stage: where what is copied of shifted reads of these keys is in shared memory.
     __device__ void use_shifts(unsigned stage) { shifts_.use(stage); }
     // Calls visit(source, reach), which say from where elements of the tile read.

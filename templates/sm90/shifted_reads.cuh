@@ -18,7 +18,7 @@ template <Reach kValue> struct ReachOf {
 struct NoShiftedReads {
     __device__ void find(const AttentionArguments&, const mod::Arguments&, const HeadPlace&, int,
                          int, int) {}
-    __device__ void look(int) {}
+    __device__ void find_reach(int) {}
     __device__ void use(unsigned) {}
     template <typename Visit> __device__ void with_reach(Visit visit) const {
         visit(ReachOf<Reach::inside>{});
@@ -64,8 +64,9 @@ template <int kRead> class ThreadShifts {
         least_ = computed_again(bounded_distance(head.least - index));
         most_ = computed_again(bounded_distance(head.most - index));
     }
-    // Finds which indices have elements in the tile of keys that starts at first_key.
-    __device__ void look(int first_key) {
+    // Sets the tile of keys, which starts at first_key, and finds which of its indices have
+    // elements.
+    __device__ void set_tile(int first_key) {
         low_ = least_ - Read::kKeyStep * first_key;
         high_ = most_ - Read::kKeyStep * first_key;
     }
@@ -170,9 +171,9 @@ class ShiftedReads {
         find<0>(reads_, attention, arguments, place, first_row, row, column);
     }
     // Finds the reach of the tile of keys that starts at first_key. Called by whole warps.
-    __device__ void look(int first_key) {
+    __device__ void find_reach(int first_key) {
         bool inside = true, beyond = kHasShiftedEnds;
-        look<0>(reads_, first_key, inside, beyond);
+        find_reach<0>(reads_, first_key, inside, beyond);
         reach_ = __all_sync(0xffffffffu, inside)   ? Reach::inside
                  : __all_sync(0xffffffffu, beyond) ? Reach::beyond
                                                    : Reach::mixed;
@@ -232,12 +233,13 @@ class ShiftedReads {
         }
     }
     template <int kRead>
-    static __device__ void look(Reads<kRead>& reads, int first_key, bool& inside, bool& beyond) {
+    static __device__ void find_reach(Reads<kRead>& reads, int first_key, bool& inside,
+                                      bool& beyond) {
         if constexpr (kRead < mod::ShiftedReads::kCount) {
-            reads.read.look(first_key);
+            reads.read.set_tile(first_key);
             inside = inside & reads.read.is_inside();
             beyond = beyond & reads.read.is_beyond();
-            look<kRead + 1>(reads.rest, first_key, inside, beyond);
+            find_reach<kRead + 1>(reads.rest, first_key, inside, beyond);
         }
     }
     template <int kRead> static __device__ void use(Reads<kRead>& reads, unsigned stage) {

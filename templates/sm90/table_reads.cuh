@@ -36,7 +36,7 @@ template <TableSource kValue> struct SourceOf {
 struct IndicesInside {
     static __device__ void add_row(const mod::At&) {}
     static __device__ void reduce(const mod::At&) {}
-    template <typename VisitKeys> static __device__ void look(VisitKeys) {}
+    template <typename VisitKeys> static __device__ void check_tile(VisitKeys) {}
     template <typename Visit> static __device__ void with_source(Visit visit) {
         visit(SourceOf<TableSource::inside>{});
     }
@@ -52,7 +52,7 @@ class IndicesOfTiles {
         indices_.visit([&](auto& table) { table.reduce(at); });
         rows_are_inside_ = __all_sync(0xffffffffu, rows_are_inside_);
     }
-    template <typename VisitKeys> __device__ void look(VisitKeys visit_keys) {
+    template <typename VisitKeys> __device__ void check_tile(VisitKeys visit_keys) {
         are_inside_ = rows_are_inside_;
         visit_keys([&](const mod::At& at) {
             indices_.visit([&](const auto& table) { are_inside_ = are_inside_ & table.hold(at); });
@@ -106,7 +106,7 @@ struct NoTableReads {
     __device__ NoTableReads(unsigned) {}
     template <typename VisitRows> __device__ void find(VisitRows) {}
     template <typename VisitKeys, typename VisitFirst>
-    __device__ void look(VisitKeys, VisitFirst, bool) {}
+    __device__ void check_tile(VisitKeys, VisitFirst, bool) {}
     template <typename Visit> __device__ void with_source(Visit visit) const {
         visit(SourceOf<TableSource::memory>{});
     }
@@ -135,8 +135,8 @@ class TableReads {
     // Checks a tile of keys. visit_keys(visit) calls visit(at) for some row and each of the lane's
     // keys; the warp's lanes together have all keys.
     template <typename VisitKeys, typename VisitFirst>
-    __device__ void look(VisitKeys visit_keys, VisitFirst, bool) {
-        indices_.look(visit_keys);
+    __device__ void check_tile(VisitKeys visit_keys, VisitFirst, bool) {
+        indices_.check_tile(visit_keys);
     }
 
     // Calls visit(source) with the tile's SourceOf.

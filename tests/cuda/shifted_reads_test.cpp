@@ -65,7 +65,7 @@ extern "C" int run(const unsigned long long* words, const KernelArguments* atten
         };
         Scores scores;
         logits.find_hidden(first_key, false);
-        logits.look_at_shifts(first_key);
+        logits.find_reach_of_shifts(first_key);
         logits.prepare(first_key);
         if constexpr (Logits::kStartsWithBias) {
             logits.start(scores, kStage, first_key);
