@@ -111,7 +111,7 @@ struct Consumer {
             QueryPiece::wait_for_dq(dq);
             piece().hand_over(dq, step);
         }
-        give_back_queries(stage);
+        release_queries(stage);
         key_tiles.wait_for_d_scores(shared, step);
         await_next();
     }
@@ -159,7 +159,7 @@ struct Consumer {
         MaskOrder::under_both_products(parts);
         CopiedBias::wait(shared, step);
         ScoreOrder::before_dv(parts);
-        CopiedBias::leave_after_p(shared, step);
+        CopiedBias::release_after_p(shared, step);
         pin(dv);
         pin(p);
         fence_wgmma();
@@ -173,7 +173,7 @@ struct Consumer {
     }
 
     // Frees the stage of queries; each thread arrives, since each has read lse and delta there.
-    __device__ void give_back_queries(int stage) const { shared.queries_empty(stage).arrive(); }
+    __device__ void release_queries(int stage) const { shared.queries_empty(stage).arrive(); }
 
     // Waits for the product of dv and frees the stage of d_out, which only products read: one
     // arrival for each warp.
@@ -222,11 +222,11 @@ struct Consumer {
         __device__ void finish_dk() const {
             pin(dk);
             pin(d_fragments);
-            consumer.give_back_queries(stage);
+            consumer.release_queries(stage);
         }
         __device__ void finish_dq() const {
             QueryPiece::wait_for_dq(dq);
-            DScoresRing::leave(shared);
+            DScoresRing::release(shared);
             DqSink::give(consumer.piece(), dq, step, dq_accumulator, tile);
         }
         template <int kPending> __device__ void finish_dv() const {
@@ -274,7 +274,7 @@ struct Consumer {
                     consume(gradients, sums, place, tile, left == 1, dq_accumulator, dk, dv);
                 gradients.flush(sums);
             });
-        key_tiles.leave_values(shared, step, [&] { return lane(); });
+        key_tiles.release_values(shared, step, [&] { return lane(); });
         const WarpOutput output{attention, maps, shared, warpgroup, warp, lane()};
         output.store_values(keys(), dv);
         synchronize(kLastMmaBarrier, 128 * kConsumers);

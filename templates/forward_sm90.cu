@@ -60,7 +60,7 @@ struct Consumer {
         key.advance();
     }
     // Frees the stage of keys once QK of it is done.
-    __device__ void leave_key(Scores& scores) {
+    __device__ void finish_key(Scores& scores) {
         key_kinds.add_apart(scores, shared.keys.at(key.stage), shared.queries.at(query.stage),
                             thread);
         release_key();
@@ -99,7 +99,7 @@ struct Consumer {
         if (kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyStep);
         wait_for_wgmma<0>();
         pin(scores);
-        leave_key(scores);
+        finish_key(scores);
         if (!kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyStep);
         return block;
     }
@@ -118,7 +118,7 @@ struct Consumer {
     __device__ void apply(Logits& logits, Scores& scores, int first_key) {
         logits.apply(scores, first_key);
         tabulated.release(shared);
-        bias.leave(shared);
+        bias.release_after_logits(shared);
     }
     // Waits for PV and frees the stage of values.
     __device__ void finish_output(Output& output, P& p) {
@@ -167,7 +167,7 @@ struct Consumer {
             if (kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyStep);
             wait_for_wgmma<1>();
             pin(scores);
-            leave_key(scores);
+            finish_key(scores);
 
             ping_pong.wait(mod::PingPong::softmax);
             if (!kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyStep);
@@ -216,7 +216,7 @@ struct Consumer {
             if (kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyStep);
             wait_for_wgmma<0>();
             pin(scores);
-            leave_key(scores);
+            finish_key(scores);
             ping_pong.wait(mod::PingPong::softmax);
             if (!kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyStep);
             apply(logits, scores, block.index * mod::kKeyStep);
@@ -241,7 +241,7 @@ struct Consumer {
         const int first_row = task.first_row + 64 * thread.warpgroup;
         if (Skips::skips_tile(*this, task, first_row)) {
             tables.release(shared);
-            leave_queries();
+            release_queries();
             return true;
         }
         const HeadPlace place(attention, arguments, task.b, task.h, task.h_kv, task.low, task.high);
@@ -266,7 +266,7 @@ struct Consumer {
             attend_in_order(task, length, Operand(queries, 16), logits, softmax, output);
         tables.release(shared);
         store_tile(place, warp_row, logits, softmax, output, queries);
-        leave_queries();
+        release_queries();
         return true;
     }
     // Stores the output through the warp's own rows of the stage of queries, which all of the
@@ -291,7 +291,7 @@ struct Consumer {
         else
             copy_rows<mod::kHeadDimV, kQueryPanel>(attention.o, place.h, first_row, rows, staged);
     }
-    __device__ void leave_queries() {
+    __device__ void release_queries() {
         shared.queries.empty(query.stage).arrive();
         query.advance();
     }

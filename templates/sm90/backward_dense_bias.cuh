@@ -56,8 +56,8 @@ struct NoBiasTiles {
     // Called by consumer warpgroups: wait for the biases of a step, and release them once P, or dS,
     // is computed.
     static __device__ void wait(const Shared&, unsigned) {}
-    static __device__ void leave_after_p(const Shared&, unsigned) {}
-    static __device__ void leave_after_d_scores(const Shared&, unsigned) {}
+    static __device__ void release_after_p(const Shared&, unsigned) {}
+    static __device__ void release_after_d_scores(const Shared&, unsigned) {}
 };
 
 // Biases are copied to a ring of tiles. kHolds: derivatives read them too, so that they are
@@ -76,10 +76,10 @@ template <bool kHolds> struct BiasTiles {
     static __device__ void wait(const Shared& shared, unsigned step) {
         shared.biases_full(stage_of(step)).wait(step / kBiasRing % 2);
     }
-    static __device__ void leave_after_p(const Shared& shared, unsigned step) {
+    static __device__ void release_after_p(const Shared& shared, unsigned step) {
         if (!kHolds) shared.biases_empty(stage_of(step)).arrive();
     }
-    static __device__ void leave_after_d_scores(const Shared& shared, unsigned step) {
+    static __device__ void release_after_d_scores(const Shared& shared, unsigned step) {
         if (kHolds) shared.biases_empty(stage_of(step)).arrive();
     }
 

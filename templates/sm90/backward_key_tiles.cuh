@@ -35,7 +35,7 @@ class OnlyKeyTile {
     static __device__ void wait_for_d_scores(const Shared&, unsigned) {}
     static __device__ void end_step() {}
     template <typename Lane>
-    static __device__ void leave_values(const Shared&, unsigned, const Lane&) {}
+    static __device__ void release_values(const Shared&, unsigned, const Lane&) {}
 
     template <typename Run> static __device__ void visit(const Shared&, unsigned, Run run) {
         run();
@@ -83,7 +83,7 @@ class KeyTileQueue {
     // Called after the last step, also if no query sees any of these keys: frees the values'
     // memory.
     template <typename Lane>
-    __device__ void leave_values(const Shared& shared, unsigned step, const Lane& lane) const {
+    __device__ void release_values(const Shared& shared, unsigned step, const Lane& lane) const {
         wait_for_values(shared, step);
         wait_for_d_scores(shared, step);
         if (lane() == 0) shared.values_empty().arrive();

@@ -235,13 +235,13 @@ struct Shared {
 // stage, all threads pass the barrier of the other.
 template <int kStages> struct DScoresStages {
     static __device__ void wait(const Shared&, unsigned) {}
-    static __device__ void leave(const Shared&) {}
+    static __device__ void release(const Shared&) {}
 };
 template <> struct DScoresStages<1> {
     static __device__ void wait(const Shared& shared, unsigned step) {
         shared.d_scores_empty().wait((step & 1) ^ 1);
     }
-    static __device__ void leave(const Shared& shared) { shared.d_scores_empty().arrive(); }
+    static __device__ void release(const Shared& shared) { shared.d_scores_empty().arrive(); }
 };
 using DScoresRing = DScoresStages<mod::kDScoresStages>;
 

@@ -36,7 +36,7 @@ struct ScoreStep {
         BiasGradient::wait(shared, warpgroup, step, 0);
         gradients.finish(d_scores, tile_query, sums, query_sums);
         BiasGradient::store(gradients.biases(), d_scores, 0);
-        CopiedBias::leave_after_d_scores(shared, step);
+        CopiedBias::release_after_d_scores(shared, step);
         to_fragments(d_fragments, d_scores);
     }
     __device__ void compute_p_and_d_scores() const {

@@ -136,7 +136,7 @@ struct NoDenseBias {
     // Called after the MMAs, or while they run: loads what is added to products.
     __device__ void load(Logits&, const Shared&, const ConsumerThread&, int) {}
     // Called when products have become logits.
-    __device__ void leave(const Shared&) {}
+    __device__ void release_after_logits(const Shared&) {}
     // Called after the last block of keys.
     __device__ void finish(const Shared&) {}
 };

@@ -114,7 +114,7 @@ __device__ inline void produce(const KernelArguments& attention, const mod::Argu
     tasks_of_keys.hand_on(shared, Task::none());
     announce(Task::none());
     shared.queries.full(query.stage).arrive();
-    tile_queue.leave();
+    tile_queue.finish();
 }
 
 } // namespace sm90

@@ -323,7 +323,7 @@ class ShiftsAfterProducts : public StagedShifts {
         wait(logits, shared, first_key / mod::kKeyStep);
         logits.use_shifts(stage(shared));
     }
-    __device__ void leave(const Shared& shared) { release(shared); }
+    __device__ void release_after_logits(const Shared& shared) { release(shared); }
 };
 
 using Biases =

@@ -156,7 +156,7 @@ class TileQueue {
         if (!kTilesDiffer || queue_ == nullptr) return index + blocks;
         return blocks + atomicAdd(queue_, 1);
     }
-    __device__ void leave() const {
+    __device__ void finish() const {
         if (kTilesDiffer && queue_ != nullptr)
             if (atomicAdd(queue_ + 1, 1) == static_cast<int>(gridDim.x) - 1) {
                 queue_[0] = 0;

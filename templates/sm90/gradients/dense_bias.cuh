@@ -140,7 +140,7 @@ __device__ inline void add_dense_biases(const KernelArguments& attention,
                     of.add(to, first_row, min(attention.q_len - first_row, kPartRows),
                            attention.kv_len - first_key, parity, first.stores());
                 }
-                of.leave();
+                of.release();
                 first.tell_later();
             }
         first.tell_before();
@@ -179,7 +179,7 @@ struct BiasGradientInTiles : NoBiasGradient {
                             unsigned parity, bool stores) const {
             add_panel(to, first_row, rows, keys, panel + parity * kDScoresBytes, stores);
         }
-        __device__ void leave() const {}
+        __device__ void release() const {}
     };
     static __device__ void serve(const KernelArguments& attention, const mod::Arguments& arguments,
                                  Shared shared, const KeyTile& keys, int warpgroup) {
@@ -202,7 +202,7 @@ struct BiasGradientInParts : NoBiasGradient {
             add_part(to, first_row, rows, keys,
                      shared.base + kLayout.query_gradient + warpgroup * kPartBytes, stores);
         }
-        __device__ void leave() const { shared.piece_empty(warpgroup).arrive(); }
+        __device__ void release() const { shared.piece_empty(warpgroup).arrive(); }
     };
     static __device__ void serve(const KernelArguments& attention, const mod::Arguments& arguments,
                                  Shared shared, const KeyTile& keys, int warpgroup) {
