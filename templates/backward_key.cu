@@ -114,7 +114,7 @@ __device__ void compute_scores(Shared shared, Stage stage, const Surroundings& a
             scores, d_scores, around,
             {first_q + row, first_kv, stage.row_sums() + 4 * row, 4 * mod::kQueryTile, is_full},
             sums);
-        tables.see(d_scores.values);
+        tables.update_largest(d_scores.values);
         store_result(rows_of<kScoreRows>(shared.p(), row), scores);
         store_result(rows_of<kScoreRows>(shared.d_scores(), row), d_scores);
     }
@@ -163,7 +163,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, mod::kBlocksAtOnce)
             const Stage stage = shared.stage(walk.step());
             tables.take(); // of the tile before
             compute_scores(shared, stage, around, first_q, first_kv, walk.is_full(), sums, tables);
-            tables.meet(around, first_q, first_kv);
+            tables.publish_ranges(around, first_q, first_kv);
             __syncthreads(); // P and dS are here
             tables.add(around, shared.d_scores(), first_q, first_kv);
             mma_columns(dv, shared.p(), stage.d_out());

@@ -98,8 +98,8 @@ struct Consumer {
         const int stage = static_cast<int>(step % 2);
         key_tiles.wait_for_values(shared, step);
         if (lane() == 0) shared.d_out_empty(stage).arrive();
-        DScoresMeeting::meet(step, takes_query_gradient());
-        gradients.summation(shared).hand_over_nothing(step);
+        DScoresBarrier::wait(step, takes_query_gradient());
+        gradients.summation(shared).hand_over_zeros(step);
         if (takes_query_gradient()) {
             QueryGradient dq;
             fence_wgmma();

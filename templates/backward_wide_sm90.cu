@@ -105,7 +105,7 @@ struct Consumer {
         publish_shared();
         // Waits until dS is in shared memory and both warpgroups have finished reading the one
         // before.
-        meet_at_d_scores();
+        synchronize_d_scores();
 
         QueryGradient dq;
         fence_wgmma();

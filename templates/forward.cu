@@ -57,9 +57,11 @@ extern "C" __global__ void __launch_bounds__(kThreads)
         __syncthreads(); // this tile is here, and everyone has left the one before
         loader.start(shared, next, walk.tile());
 
-        step.meet<1>(
+        step.attend<1>(
             rows, shared.queries(), warp_row, walk.step(),
-            [&](int) { return TileHere{shared, walk.tile() * mod::kKeyTile}; },
+            [&](int) {
+                return TileHere{shared, walk.tile() * mod::kKeyTile};
+            },
             [&] { rows.find_positions(length, first_row, lane_again()); },
             [&](int, int first_kv, int last_kv) {
                 return Mask::shows_all(place, walk.is_full(), first_row, last_row, first_kv,

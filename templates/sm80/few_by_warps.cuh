@@ -123,11 +123,11 @@ __device__ inline void attend_by_warps(const FewBlock& block, int tiles, int mos
     scales.apply_to_queries(shared.queries(), 0, team.first_warp() == 0);
     // Attends to the tiles of keys loaded by some warps of the team, starting with the `first`-th
     // warp after this one.
-    const auto meet_tiles = [&](auto tiles, int first) {
+    const auto attend_to = [&](auto tiles, int first) {
         const auto loaded_by = [&](int i) {
             return team.size > 1 ? loaded_tiles[warp_index() + first + i] : loaded_of(walk);
         };
-        step.meet<decltype(tiles)::kCount>(
+        step.attend<decltype(tiles)::kCount>(
             rows, shared.queries(), 0, walk.step(),
             [&](int i) {
                 return TileHere{memory.of_warp(0, warp_index() + first + i),
@@ -147,10 +147,10 @@ __device__ inline void attend_by_warps(const FewBlock& block, int tiles, int mos
 #pragma unroll 1
         for (; kTilesAtOnce > 1 && i + kTilesAtOnce <= end && walk.has(i + kTilesAtOnce - 1);
              i += kTilesAtOnce)
-            meet_tiles(Tiles<kTilesAtOnce>{}, i);
+            attend_to(Tiles<kTilesAtOnce>{}, i);
 #pragma unroll 1
         for (; i < end && walk.has(i); ++i)
-            meet_tiles(Tiles<1>{}, i);
+            attend_to(Tiles<1>{}, i);
         team.sync(); // everyone has left these tiles, which make room for the next but one
         walk = ahead;
         ahead = next;

@@ -27,8 +27,8 @@ struct ForwardStep {
     // the products of Q and K. sees_all(tile, first_kv, last_kv): whether nothing of these keys can
     // be hidden.
     template <int kTiles, typename OwnRows, typename TileAt, typename FindRows, typename SeesAll>
-    __device__ void meet(const OwnRows& rows, const QueryTile& queries, int warp_row, int step,
-                         TileAt tile_at, FindRows find_rows, SeesAll sees_all) const {
+    __device__ void attend(const OwnRows& rows, const QueryTile& queries, int warp_row, int step,
+                           TileAt tile_at, FindRows find_rows, SeesAll sees_all) const {
         // With one tile, found once; with several, computed again at each use to save registers.
         const TileHere first = tile_at(0);
         const auto tile = [&](int i) { return kTiles == 1 ? first : tile_at(i); };

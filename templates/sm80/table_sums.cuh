@@ -109,7 +109,7 @@ class TableSums {
 
     // Takes some of the thread's dS of a tile into account for the fixed-point scale.
     template <int kFragments, int kColumns>
-    __device__ void see(const float (&d_scores)[kFragments][kColumns][4]) {
+    __device__ void update_largest(const float (&d_scores)[kFragments][kColumns][4]) {
 #pragma unroll
         for (int i = 0; i < kFragments * kColumns * 4; ++i)
             largest_ =
@@ -118,17 +118,17 @@ class TableSums {
     }
     // Each warp publishes its largest dS and the range of entries that it will add to in large
     // tables. A barrier must follow.
-    __device__ void meet(const Surroundings& around, int first_q, int first_kv) {
+    __device__ void publish_ranges(const Surroundings& around, int first_q, int first_kv) {
         const unsigned largest = __reduce_max_sync(kAll, largest_);
-        if (TableTile::lane() == 0) store_shared_word(said(thread() / 32, 0), largest);
+        if (TableTile::lane() == 0) store_shared_word(published(thread() / 32, 0), largest);
         largest_ = 0;
-        meet_table<0>(TableTile(around, first_q, first_kv));
+        publish_range<0>(TableTile(around, first_q, first_kv));
     }
-    // Adds a tile of dS. Before the next meet(), a barrier and take() must follow.
+    // Adds a tile of dS. Before the next publish_ranges(), a barrier and take() must follow.
     template <typename DScores>
     __device__ void add(const Surroundings& around, DScores d_scores, int first_q, int first_kv) {
         const int lane = TableTile::lane();
-        const unsigned seen = lane < mod::kWarps ? load_shared_word(said(lane, 0)) : 0;
+        const unsigned seen = lane < mod::kWarps ? load_shared_word(published(lane, 0)) : 0;
         // Rounding dS to 16 bits may have increased it.
         const float largest = __uint_as_float(__reduce_max_sync(kAll, seen)) * (1 + 0x1p-7F);
         const bool is_finite = largest <= most_finite(mod::Element{});
@@ -165,7 +165,7 @@ class TableSums {
     }
     // Address of a word that a warp has published about a tile: word 0 is the largest dS, words 1 +
     // 2 * table and 2 + 2 * table are the first and last entry.
-    __device__ unsigned said(int warp, int word) const {
+    __device__ unsigned published(int warp, int word) const {
         return memory_ + kSizes.tables * kTableBytes + warp * kSizes.warp_bytes() + 4 * word;
     }
     __device__ TableCopies copies_of(int table) const {
@@ -177,28 +177,29 @@ class TableSums {
         return entries.count() > mod::TableGradients::kWords;
     }
 
-    template <int kTable> __device__ void meet_table(const TableTile& tile) const {
+    template <int kTable> __device__ void publish_range(const TableTile& tile) const {
         if constexpr (kTable < mod::TableGradients::kCount) {
             const TableEntries<kTable> entries(tile);
             if (entries.exist() && are_many(entries)) {
                 const typename PlacesOf<kTable, TableTile>::Type places(tile, entries);
                 const PlaceRange range = places.range();
                 if (TableTile::lane() == 0) {
-                    store_shared_word(said(thread() / 32, 1 + 2 * kTable), max(range.least, 0));
-                    store_shared_word(said(thread() / 32, 2 + 2 * kTable),
+                    store_shared_word(published(thread() / 32, 1 + 2 * kTable),
+                                      max(range.least, 0));
+                    store_shared_word(published(thread() / 32, 2 + 2 * kTable),
                                       min(range.most, entries.count() - 1));
                 }
             }
-            meet_table<kTable + 1>(tile);
+            publish_range<kTable + 1>(tile);
         }
     }
     // Returns the range of entries that any warp of the block meets.
-    template <int kTable> __device__ PlaceRange met(int total) const {
+    template <int kTable> __device__ PlaceRange range_of_block(int total) const {
         const int lane = TableTile::lane();
         PlaceRange range{total, -1};
         if (lane < mod::kWarps) {
-            range.least = static_cast<int>(load_shared_word(said(lane, 1 + 2 * kTable)));
-            range.most = static_cast<int>(load_shared_word(said(lane, 2 + 2 * kTable)));
+            range.least = static_cast<int>(load_shared_word(published(lane, 1 + 2 * kTable)));
+            range.most = static_cast<int>(load_shared_word(published(lane, 2 + 2 * kTable)));
         }
         range.least = __reduce_min_sync(kAll, range.least);
         range.most = __reduce_max_sync(kAll, range.most);
@@ -212,7 +213,7 @@ class TableSums {
             window = {0, total};
             return;
         }
-        const PlaceRange range = met<kTable>(total);
+        const PlaceRange range = range_of_block<kTable>(total);
         const bool have_room = range.count() <= mod::TableGradients::kWords;
         if (range.count() <= 0 || window.holds(range)) return;
         // If the range does not fit, keep the window: otherwise many sums would be flushed at every
@@ -298,8 +299,8 @@ class TableSums {
 
 struct NoTableSums {
     explicit __device__ NoTableSums(unsigned) {}
-    template <typename DScores> __device__ void see(const DScores&) {}
-    __device__ void meet(const Surroundings&, int, int) {}
+    template <typename DScores> __device__ void update_largest(const DScores&) {}
+    __device__ void publish_ranges(const Surroundings&, int, int) {}
     template <typename DScores>
     __device__ void add(const Surroundings&, DScores, int first_q, int first_kv) {}
     __device__ void take() {}

@@ -255,7 +255,7 @@ constexpr int kLastMmaBarrier = 1, kPBarrier = 2, kDScoresBarrier = 3; // and th
 constexpr int kEndsBarrier = 5; // one for each warpgroup: this and the next index
 
 // Waits until dS of a tile is in shared memory.
-__device__ inline void meet_at_d_scores() {
+__device__ inline void synchronize_d_scores() {
     if constexpr (kReadsTile)
         synchronize_roles(kDScoresBarrier, kDScoresThreads);
     else
@@ -263,12 +263,12 @@ __device__ inline void meet_at_d_scores() {
 }
 // The same, where warpgroups alternate: only the one that multiplies this tile waits, the other
 // arrives.
-__device__ inline void meet_at_d_scores(int step, bool waits) {
-    const auto meet = [&](int barrier) {
+__device__ inline void synchronize_d_scores(int step, bool waits) {
+    const auto synchronize_at = [&](int barrier) {
         waits ? synchronize_roles(barrier, kDScoresThreads) : arrive(barrier, kDScoresThreads);
     };
     // Written so that the barriers' indices are constants.
-    step % 2 == 0 ? meet(kDScoresBarrier) : meet(kDScoresBarrier + 1);
+    step % 2 == 0 ? synchronize_at(kDScoresBarrier) : synchronize_at(kDScoresBarrier + 1);
 }
 
 } // namespace sm90

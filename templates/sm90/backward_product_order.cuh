@@ -9,20 +9,20 @@
 namespace sm90 {
 
 // Who waits for dS of a tile: both warpgroups, or where they alternate, the one that computes dq.
-struct EveryoneMeets {
-    static __device__ void meet(unsigned, bool) { meet_at_d_scores(); }
+struct BothWait {
+    static __device__ void wait(unsigned, bool) { synchronize_d_scores(); }
 };
-struct OneWaits {
-    static __device__ void meet(unsigned step, bool takes) {
-        meet_at_d_scores(static_cast<int>(step), takes);
+struct OwnerWaits {
+    static __device__ void wait(unsigned step, bool takes) {
+        synchronize_d_scores(static_cast<int>(step), takes);
     }
 };
-using DScoresMeeting = Select<kAlternatesDq, OneWaits, EveryoneMeets>;
+using DScoresBarrier = Select<kAlternatesDq, OwnerWaits, BothWait>;
 
 // Order where each warpgroup computes a piece of dq.
 struct MultipliesPieceOfDq {
     template <typename Step> static __device__ void multiply(const Step& step) {
-        meet_at_d_scores();
+        synchronize_d_scores();
         step.issue_dq();
         DvOrder::finish_late(step);
         step.issue_dk();
@@ -38,9 +38,9 @@ struct MultipliesPieceOfDq {
 };
 
 // Order of the warpgroup that does not compute dq of this tile, where warpgroups alternate.
-struct LeavesDq {
+struct MultipliesDkAlone {
     template <typename Step> static __device__ void multiply(const Step& step) {
-        meet_at_d_scores(step.step, false);
+        synchronize_d_scores(step.step, false);
         step.issue_dk();
         DvOrder::finish_late(step);
         step.hand_over_sums();
@@ -56,7 +56,7 @@ struct MultipliesDqBesideDk {
     template <typename Step> static __device__ void multiply(const Step& step) {
         step.issue_dk();
         DvOrder::finish_late(step);
-        meet_at_d_scores(step.step, true);
+        synchronize_d_scores(step.step, true);
         step.issue_dq();
         wait_for_wgmma<1>();
         step.finish_dk();
@@ -73,7 +73,7 @@ struct MultipliesDqBehindDk {
         DvOrder::finish_late(step);
         wait_for_wgmma<0>();
         step.finish_dk();
-        meet_at_d_scores(step.step, true);
+        synchronize_d_scores(step.step, true);
         step.issue_dq();
         step.hand_over_sums();
         step.add_sums();
@@ -91,7 +91,7 @@ struct MultipliesDqIfOwner {
         if (step.takes_query_gradient())
             MultipliesAllOfDq::multiply(step);
         else
-            LeavesDq::multiply(step);
+            MultipliesDkAlone::multiply(step);
     }
 };
 
@@ -103,6 +103,6 @@ template <DqOwner kOwner>
 using ProductOrder =
     Select<!kAlternatesDq, MultipliesPieceOfDq,
            Select<kOwner == DqOwner::self, MultipliesAllOfDq,
-                  Select<kOwner == DqOwner::other, LeavesDq, MultipliesDqIfOwner>>>;
+                  Select<kOwner == DqOwner::other, MultipliesDkAlone, MultipliesDqIfOwner>>>;
 
 } // namespace sm90

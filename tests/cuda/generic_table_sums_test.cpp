@@ -52,12 +52,12 @@ extern "C" void run(const unsigned long long* words, const KernelArguments* atte
             for (int i = threadIdx.x; i < kElements; i += 32 * mod::kWarps) {
                 const unsigned short bits = d_scores[tile * kElements + i];
                 const float seen[1][1][4] = {{{flexc_to_float(flexc_bf16{bits}), 0, 0, 0}}};
-                sums.see(seen);
+                sums.update_largest(seen);
                 std::memcpy(memory_of_block + i / mod::kKeyTile * TableTile::kPitch +
                                 i % mod::kKeyTile * 2,
                             &bits, 2);
             }
-            sums.meet(around, tile * mod::kQueryTile, first_key);
+            sums.publish_ranges(around, tile * mod::kQueryTile, first_key);
             __syncthreads();
             sums.add(around, DScores{0}, tile * mod::kQueryTile, first_key);
         }

@@ -174,7 +174,7 @@ struct BiasGradientInTiles : NoBiasGradient {
         const unsigned panel;
         __device__ Part(const Shared& shared, int warpgroup)
             : panel(shared.base + kLayout.d_scores + warpgroup * kQueryPanel) {}
-        __device__ void wait(unsigned) const { meet_at_d_scores(); }
+        __device__ void wait(unsigned) const { synchronize_d_scores(); }
         __device__ void add(const BiasRows<float>& to, int first_row, int rows, int keys,
                             unsigned parity, bool stores) const {
             add_panel(to, first_row, rows, keys, panel + parity * kDScoresBytes, stores);

@@ -21,7 +21,7 @@ __device__ inline void sum_distances(const KernelArguments& attention,
         for (QueryTiles walk(attention, place, keys, tiles); !walk.is_done();
              walk.advance(), stage ^= 1) {
             __syncwarp(); // the lanes have summed different distances
-            meet_at_d_scores();
+            synchronize_d_scores();
             if (mod::Mask::kHasBlockMask && walk.tile() != last + 1) strip.flush();
             last = walk.tile();
             strip.add_tile(shared.base + kLayout.d_scores + stage * kDScoresBytes,

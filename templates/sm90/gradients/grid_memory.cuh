@@ -44,7 +44,7 @@ __device__ inline void sum_tiles(const KernelArguments& attention, const mod::Ar
         for (QueryTiles walk(attention, place, keys, tiles); !walk.is_done();
              walk.advance(), stage ^= 1) {
             __syncwarp();
-            meet_at_d_scores();
+            synchronize_d_scores();
             sums.add_tile(d_scores + stage * kDScoresBytes,
                           walk.tile() * mod::kQueryTile + first_row);
         }

@@ -240,7 +240,7 @@ __device__ inline void sum_index_2d(const AttentionArguments& attention,
             for (QueryTiles walk(attention, place, keys, tiles); !walk.is_done();
                  walk.advance(), stage ^= 1) {
                 __syncwarp(); // some lanes had no column to sum
-                meet_at_d_scores();
+                synchronize_d_scores();
                 add(shared.base + kLayout.d_scores + stage * kDScoresBytes,
                     walk.tile() * mod::kQueryTile);
             }

@@ -305,7 +305,7 @@ __device__ inline void sum_kinds(const KernelArguments& attention, const mod::Ar
         for (QueryTiles walk(attention, place, keys, tiles); !walk.is_done();
              walk.advance(), stage ^= 1) {
             __syncwarp();
-            meet_at_d_scores();
+            synchronize_d_scores();
             sums.add(stage, walk.tile() * mod::kQueryTile);
         }
         sums.flush();

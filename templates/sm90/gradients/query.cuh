@@ -126,7 +126,7 @@ struct QuerySummation {
         if constexpr (kGathers) shared.sums_full().arrive();
     }
     // Called by a warp none of whose keys are seen by the tile: its sums are zero.
-    __device__ void hand_over_nothing(unsigned step) const {
+    __device__ void hand_over_zeros(unsigned step) const {
         if constexpr (kGathers) {
             visit_gradients([&](int gradient) {
                 for (int query = lane_again(); query < mod::kQueryTile; query += 32)

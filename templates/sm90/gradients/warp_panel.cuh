@@ -36,7 +36,7 @@ visit_panels(const KernelArguments& attention, const mod::Arguments& arguments, 
         for (QueryTiles walk(attention, place, keys, tiles); !walk.is_done();
              walk.advance(), stage ^= 1) {
             __syncwarp();
-            meet_at_d_scores();
+            synchronize_d_scores();
             visit(place,
                   WarpPanel(shared, stage, walk.tile() * mod::kQueryTile, keys.first_kv, warp),
                   tiles, walk.tile());
