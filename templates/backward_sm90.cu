@@ -18,7 +18,6 @@
 
 #include "sm80/row_references.cuh"
 #include "sm90/backward_dq_sink.cuh"
-#include "sm90/backward_ends.cuh"
 #include "sm90/backward_key_halves.cuh"
 #include "sm90/backward_key_tiles.cuh"
 #include "sm90/backward_layout.cuh"
@@ -28,6 +27,7 @@
 #include "sm90/backward_roles.cuh"
 #include "sm90/backward_score_order.cuh"
 #include "sm90/backward_scores.cuh"
+#include "sm90/backward_sequence_ends.cuh"
 
 using namespace sm90;
 
@@ -60,7 +60,7 @@ struct Consumer {
                             ValueGradient& dv) {
         tile = StageTile::arrived(shared, step % 2, tile, gradients);
         key_halves.find_arrived(place, keys(), warpgroup, tile);
-        Ends::clear_queries(*this, tile);
+        SequenceEnds::clear_queries(*this, tile);
         const auto await_next = [&] {
             if (!is_last) await(place, tile + kTileStep, step + 1);
         };
@@ -252,7 +252,7 @@ struct Consumer {
         ValueGradient dv;
         clear(dk);
         clear(dv);
-        Ends::clear_keys(*this);
+        SequenceEnds::clear_keys(*this);
         visit_heads<Select<kSaves.heads_again, FindsAgain, HeadLoop>>(
             attention, arguments, keys(), [&](const HeadPlace& place, TileRange tiles) {
                 TileLength length = keys().length(attention);

@@ -12,12 +12,12 @@
 #include "common/place.cuh"
 #include "sm90/expand_distances.cuh"
 #include "sm90/expand_keys.cuh"
-#include "sm90/forward_ends.cuh"
 #include "sm90/forward_features.cuh"
 #include "sm90/forward_layout.cuh"
 #include "sm90/forward_lengths.cuh"
 #include "sm90/forward_output.cuh"
 #include "sm90/forward_producer.cuh"
+#include "sm90/forward_sequence_ends.cuh"
 #include "sm90/logits.cuh"
 #include "sm90/ping_pong.cuh"
 #include "sm90/softmax.cuh"
@@ -149,7 +149,7 @@ struct Consumer {
         if (task.begin < last) bias.start(scores, logits, shared, thread, order.after(last));
         key_kinds.start_next(scores, shared, key, thread, task.begin < last);
         // The tile in which the keys end comes first in a range, and last in a block mask.
-        if constexpr (!mod::Mask::kHasBlockMask) Ends::clear_values(*this, length, last);
+        if constexpr (!mod::Mask::kHasBlockMask) SequenceEnds::clear_values(*this, length, last);
         const auto rescale = [&](const float(&shrink)[2]) { multiply_rows(output, shrink); };
         unsigned key_is_there = 0;
 #pragma unroll 1
@@ -190,7 +190,7 @@ struct Consumer {
         }
         bias.finish(shared);
         wait_for_value();
-        if constexpr (mod::Mask::kHasBlockMask) Ends::clear_values(*this, length, newest);
+        if constexpr (mod::Mask::kHasBlockMask) SequenceEnds::clear_values(*this, length, newest);
         issue_output(output, p, value_operand());
         finish_output(output, p);
     }
@@ -225,7 +225,7 @@ struct Consumer {
             ping_pong.signal(mod::PingPong::softmax);
             softmax.rescale_after(rescale);
             wait_for_value();
-            Ends::clear_values(*this, length, block.index);
+            SequenceEnds::clear_values(*this, length, block.index);
             issue_output(output, p, value_operand());
             finish_output(output, p);
         }
@@ -248,7 +248,7 @@ struct Consumer {
         const int warp_row = first_row + 16 * thread.warp;
         const unsigned queries = shared.queries.at(query.stage) + thread.warpgroup * 64 * kRowBytes;
         const SequenceLength length = TaskLengths::load(attention, shared, query.stage, task.b);
-        Ends::clear_queries(*this, length, first_row, queries);
+        SequenceEnds::clear_queries(*this, length, first_row, queries);
         key_kinds.store_queries(arguments, place, length, attention.scale, warp_row, shared,
                                 query.stage, thread);
         AddendStep::store_queries(attention, arguments, place, shared, thread);

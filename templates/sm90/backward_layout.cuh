@@ -252,7 +252,7 @@ constexpr int kDValuesPanel = mod::kPersistent ? kQueryPanel : kKeyPanel;
 // have barriers of their own: a warpgroup that does not multiply a tile's dS may already arrive for
 // the next tile.
 constexpr int kLastMmaBarrier = 1, kPBarrier = 2, kDScoresBarrier = 3; // and the next index
-constexpr int kEndsBarrier = 5; // one for each warpgroup: this and the next index
+constexpr int kSequenceEndsBarrier = 5; // one for each warpgroup: this and the next index
 
 // Waits until dS of a tile is in shared memory.
 __device__ inline void synchronize_d_scores() {

@@ -1,9 +1,9 @@
 // Stores dk and dv of a warp's 16 keys.
 #pragma once
 
-#include "sm90/backward_ends.cuh"
 #include "sm90/backward_key_tile.cuh"
 #include "sm90/backward_registers.cuh"
+#include "sm90/backward_sequence_ends.cuh"
 #include "sm90/pack.cuh"
 #include "sm90/tma.cuh"
 
@@ -138,8 +138,8 @@ struct WarpOutput {
             write_rows<panels(kColumns), kPanelBytes>(memory, EveryColumn{}, sums, factor);
         __syncwarp();
         if (!is_float)
-            Ends::store_box_rows<kColumns, kPanelBytes>(attention, tensor, keys, corner, 16 * warp,
-                                                        memory);
+            SequenceEnds::store_box_rows<kColumns, kPanelBytes>(attention, tensor, keys, corner,
+                                                                16 * warp, memory);
         if (!mod::kPersistent && lane == 0 && !is_float)
             store_rows<panels(kColumns), kPanelBytes>(map, corner, memory);
     }
@@ -155,7 +155,7 @@ __device__ inline void store_gradients(const AttentionArguments& attention,
                       0};
     };
     const auto stores = [&](int warpgroup) {
-        return Ends::stores_box(attention, keys, corner(warpgroup).row);
+        return SequenceEnds::stores_box(attention, keys, corner(warpgroup).row);
     };
     shared.d_values_full().wait(which % 2);
     if (!(attention.dv_flags & kOutputF32))

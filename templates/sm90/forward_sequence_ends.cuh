@@ -10,7 +10,7 @@
 
 namespace sm90 {
 
-struct DenseEnds {
+struct DenseSequenceEnds {
     template <typename Consumer>
     static __device__ void clear_queries(const Consumer&, const SequenceLength&, int, unsigned) {}
     template <typename Consumer>
@@ -19,7 +19,7 @@ struct DenseEnds {
 
 // Each consumer warpgroup overwrites rows past the end with zeros. All write the same to values,
 // which they share.
-struct RaggedEnds {
+struct RaggedSequenceEnds {
     // Clears queries, so that a request's results do not depend on what follows it in memory.
     // first_row: the warpgroup's first row; queries: address of its rows in shared memory.
     template <typename Consumer>
@@ -58,6 +58,6 @@ struct RaggedEnds {
     }
 };
 
-using Ends = Select<mod::Layouts::kQueriesAreRagged, RaggedEnds, DenseEnds>;
+using SequenceEnds = Select<mod::Layouts::kQueriesAreRagged, RaggedSequenceEnds, DenseSequenceEnds>;
 
 } // namespace sm90

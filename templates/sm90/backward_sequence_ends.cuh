@@ -9,7 +9,7 @@
 
 namespace sm90 {
 
-struct DenseEnds {
+struct DenseSequenceEnds {
     template <typename Consumer> static __device__ void clear_keys(const Consumer&) {}
     template <typename Consumer> static __device__ void clear_queries(const Consumer&, int) {}
 
@@ -21,7 +21,7 @@ struct DenseEnds {
                                           const KeyTile&, Corner, int, unsigned) {}
 };
 
-struct RaggedEnds {
+struct RaggedSequenceEnds {
     // P and dS of rows behind an end are 0, but 0 times NaN or infinity is NaN. So each warpgroup
     // overwrites these rows of keys, values, queries and d_out with zeros; both write the same.
     template <typename Consumer> static __device__ void clear_keys(const Consumer& consumer) {
@@ -83,10 +83,10 @@ struct RaggedEnds {
     }
     static __device__ void publish(int warpgroup) {
         publish_shared();
-        synchronize(kEndsBarrier + warpgroup, 128);
+        synchronize(kSequenceEndsBarrier + warpgroup, 128);
     }
 };
 
-using Ends = Select<mod::Layouts::kKeysAreRagged, RaggedEnds, DenseEnds>;
+using SequenceEnds = Select<mod::Layouts::kKeysAreRagged, RaggedSequenceEnds, DenseSequenceEnds>;
 
 } // namespace sm90
