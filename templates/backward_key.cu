@@ -11,7 +11,7 @@
 
 #include "sm80/backward_output.cuh"
 #include "sm80/backward_scores.cuh"
-#include "sm80/dq_sink.cuh"
+#include "sm80/dq_writer.cuh"
 #include "sm80/row_references.cuh"
 #include "sm80/stages.cuh"
 #include "sm80/table_sums.cuh"
@@ -168,7 +168,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, mod::kBlocksAtOnce)
             tables.add(around, shared.d_scores(), first_q, first_kv);
             mma_columns(dv, shared.p(), stage.d_out());
             mma_columns(dk, shared.d_scores(), stage.queries());
-            DqSink::add(around, shared.d_scores(), shared.keys(), first_q);
+            DqWriter::add(around, shared.d_scores(), shared.keys(), first_q);
         }
         tables.flush(around, first_kv);
         mod::flush_gradients(arguments, place.launch, place.head, b, h, h_kv, sums);

@@ -17,7 +17,7 @@
 #include "mod.cuh"
 
 #include "sm80/row_references.cuh"
-#include "sm90/backward_dq_sink.cuh"
+#include "sm90/backward_dq_writer.cuh"
 #include "sm90/backward_key_halves.cuh"
 #include "sm90/backward_key_tiles.cuh"
 #include "sm90/backward_layout.cuh"
@@ -227,7 +227,7 @@ struct Consumer {
         __device__ void finish_dq() const {
             QueryPiece::wait_for_dq(dq);
             DScoresRing::release(shared);
-            DqSink::give(consumer.piece(), dq, step, dq_accumulator, tile);
+            DqWriter::write(consumer.piece(), dq, step, dq_accumulator, tile);
         }
         template <int kPending> __device__ void finish_dv() const {
             consumer.finish_values<kPending>(dv, p, stage);

@@ -1,7 +1,7 @@
 // What each warp of the producer warpgroup does until the block ends.
 #pragma once
 
-#include "sm90/backward_dq_sink.cuh"
+#include "sm90/backward_dq_writer.cuh"
 #include "sm90/backward_producer.cuh"
 #include "sm90/gradients/dense_bias.cuh"
 #include "sm90/gradients/tile_warps.cuh"
@@ -17,8 +17,8 @@ __device__ __forceinline__ void serve_consumers(const KernelArguments& attention
     const bool first_lane = threadIdx.x % 32 == 0;
     if (warp == 0 && (first_lane || kStagesIndex2d))
         load_queries(attention, arguments, maps, shared, keys);
-    if (DqSink::kHasThread && warp == 1 && first_lane)
-        DqSink::serve(attention, arguments, maps, shared, keys);
+    if (DqWriter::kHasThread && warp == 1 && first_lane)
+        DqWriter::serve(attention, arguments, maps, shared, keys);
     if (mod::kPersistent && warp == 3 && first_lane)
         load_key_tiles(attention, arguments, maps, shared);
     if ((kStagesRows || kCopiesBiases) && warp == 2)

@@ -22,7 +22,7 @@ constexpr bool kCopiesBiases = kReadsBias || kReadsShifts;
 constexpr bool kCopiesKeys = mod::kSizes.copies_keys;
 // Where most tiles are beyond clamps, the few others, which take long to copy, are spread among
 // them.
-using KeyOrder = Select<mod::kSizes.shifted_end_bytes != 0, Spread, LastFirst>;
+using KeyOrder = Select<mod::kSizes.shifted_end_bytes != 0, Interleaved, Descending>;
 constexpr bool kHasCopiers = kCopiesBiases || kCopiesKeys; // threads beside the producer
 // Registers of a thread after setmaxnreg; in sum no more than the launch gave the block.
 constexpr int kProducerRegisters = kConsumers == 3 ? 32 : kReadsShifts ? 88 : kHasCopiers ? 72 : 40;

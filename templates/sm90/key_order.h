@@ -7,8 +7,8 @@
 namespace sm90 {
 
 // From the last tile to the first.
-struct LastFirst {
-    FLEXC_SHARED LastFirst(int, int) {}
+struct Descending {
+    FLEXC_SHARED Descending(int, int) {}
     // Return the tile that is visited at this count, and the one at the count below.
     FLEXC_SHARED int tile(int next) const { return next; }
     FLEXC_SHARED int after(int next) const { return next - 1; }
@@ -19,11 +19,11 @@ struct LastFirst {
 // The last tile, then those that are one, two and three quarters of the range before it; then the
 // last but one and those before that. So others are visited between neighbours, which take long to
 // copy one after the other.
-class Spread {
+class Interleaved {
     static constexpr int kRound = 4;
 
   public:
-    FLEXC_SHARED Spread(int begin, int end)
+    FLEXC_SHARED Interleaved(int begin, int end)
         : begin_(begin), step_((end - begin + kRound - 1) / kRound), first_(end - 1),
           tile_(end - 1) {}
     FLEXC_SHARED int tile(int) const { return tile_; }

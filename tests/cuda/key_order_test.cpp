@@ -25,12 +25,12 @@ template <typename Order> std::vector<int> visited(int begin, int end) {
 } // namespace
 
 TEST_CASE("orders of keys visit each tile of a range once, the last first") {
-    CHECK(visited<sm90::LastFirst>(3, 6) == std::vector{5, 4, 3});
-    CHECK(visited<sm90::Spread>(3, 3).empty());
-    CHECK(visited<sm90::Spread>(3, 6) == std::vector{5, 4, 3});
-    CHECK(visited<sm90::Spread>(2, 12) == std::vector{11, 8, 5, 2, 10, 7, 4, 9, 6, 3});
+    CHECK(visited<sm90::Descending>(3, 6) == std::vector{5, 4, 3});
+    CHECK(visited<sm90::Interleaved>(3, 3).empty());
+    CHECK(visited<sm90::Interleaved>(3, 6) == std::vector{5, 4, 3});
+    CHECK(visited<sm90::Interleaved>(2, 12) == std::vector{11, 8, 5, 2, 10, 7, 4, 9, 6, 3});
     for (int count = 1; count < 70; ++count) {
-        const std::vector<int> tiles = visited<sm90::Spread>(5, 5 + count);
+        const std::vector<int> tiles = visited<sm90::Interleaved>(5, 5 + count);
         CHECK(tiles.front() == 4 + count);
         std::vector<bool> seen(static_cast<std::size_t>(count));
         for (const int tile : tiles) {

@@ -50,6 +50,6 @@ struct DqByAtomics {
             }
     }
 };
-using DqSink = Select<mod::kAccumulatesQueryGradient, DqByAtomics, NoDq>;
+using DqWriter = Select<mod::kAccumulatesQueryGradient, DqByAtomics, NoDq>;
 
 } // namespace sm80

@@ -14,8 +14,8 @@ struct DqThroughMemory {
     static constexpr bool kHasThread = true;
     // Hands over a piece of dq. Does not need the last arguments, the head's accumulator and the
     // tile of queries.
-    static __device__ void give(const QueryPiece& piece, const QueryGradient& dq, unsigned step,
-                                float*, int) {
+    static __device__ void write(const QueryPiece& piece, const QueryGradient& dq, unsigned step,
+                                 float*, int) {
         piece.hand_over(dq, step);
     }
 };
@@ -37,15 +37,15 @@ struct DqInOrder : DqThroughMemory {
 // of a dense bias.
 struct DqFromRegisters {
     static constexpr bool kHasThread = false;
-    static __device__ void give(const QueryPiece& piece, const QueryGradient& dq, unsigned,
-                                float* accumulator, int tile) {
+    static __device__ void write(const QueryPiece& piece, const QueryGradient& dq, unsigned,
+                                 float* accumulator, int tile) {
         piece.add(dq,
                   accumulator + static_cast<long long>(tile) * (mod::kQueryTile * mod::kHeadDim));
     }
     static __device__ void serve(const KernelArguments&, const mod::Arguments&,
                                  const BackwardTensorMaps&, Shared, const KeyTile&) {}
 };
-using DqSink = Select<kAddsBiasGradients, DqFromRegisters,
-                      Select<mod::kDeterministic, DqInOrder, DqInAnyOrder>>;
+using DqWriter = Select<kAddsBiasGradients, DqFromRegisters,
+                        Select<mod::kDeterministic, DqInOrder, DqInAnyOrder>>;
 
 } // namespace sm90
