@@ -59,9 +59,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
 
         step.attend<1>(
             rows, shared.queries(), warp_row, walk.step(),
-            [&](int) {
-                return TileHere{shared, walk.tile() * mod::kKeyTile};
-            },
+            [&](int) { return TileHere{shared, walk.tile() * mod::kKeyTile}; },
             [&] { rows.find_positions(length, first_row, lane_again()); },
             [&](int, int first_kv, int last_kv) {
                 return Mask::shows_all(place, walk.is_full(), first_row, last_row, first_kv,

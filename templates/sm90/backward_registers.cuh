@@ -20,8 +20,8 @@ struct RegisterSaving {
     bool heads_again;     // the head is computed again, from its number over batch and heads
     bool modifies_in_parts;
     bool subtracts_apart;
-    bool
-        evaluates_mask_early; // the mask is evaluated while the products run, where only P needs it
+    // The mask is evaluated while the products run, where only P needs it.
+    bool evaluates_mask_early;
 };
 constexpr __device__ RegisterSaving register_saving() {
     constexpr bool kIsLongTile = mod::kQueryTile == 128;
