@@ -4,16 +4,15 @@
 #include <array>
 #include <bit>
 #include <cmath>
-#include <optional>
 #include <utility>
 
 #include "cpu/work.h"
-#include "ir/interp.h"
-#include "passes/describe.h"
 #include "runtime/alignment.h"
 #include "runtime/buffers.h"
 #include "runtime/heads.h"
 #include "runtime/mask_values.h"
+#include "runtime/size_checks.h"
+#include "runtime/tensor_rules.h"
 #include "support/key_layout.h"
 #include "support/text.h"
 
@@ -25,93 +24,6 @@ using detail::KernelState;
 using detail::PlanState;
 using support::KeyAxis;
 using Kind = passes::ArgumentSlot::Kind;
-
-Error too_large(std::string message) { return {ErrorCode::limit, std::move(message)}; }
-
-// Checks limits that keep every product of sizes in kernels and their workspaces within 63 bits.
-Result<void> check_lengths(const Sizes& sizes, bool is_dense, int head_dim, int head_dim_v) {
-    struct Row {
-        const char* name;
-        std::int64_t value;
-        bool may_be_zero = false;
-    };
-    for (const Row& row : {Row{"batch", sizes.batch, !is_dense}, Row{"heads", sizes.heads},
-                           Row{"kv_heads", sizes.kv_heads}, Row{"q_len", sizes.q_len, !is_dense},
-                           Row{"kv_len", sizes.kv_len, !is_dense}})
-        if (row.value < (row.may_be_zero ? 0 : 1) || row.value >= analysis::kMaxLength)
-            return invalid(formatted("{} is {}; it must be between {} and {}", row.name, row.value,
-                                     row.may_be_zero ? 0 : 1, analysis::kMaxLength - 1));
-    if (sizes.heads % sizes.kv_heads != 0)
-        return invalid(formatted("{} query heads cannot share {} key/value heads evenly",
-                                 sizes.heads, sizes.kv_heads));
-    constexpr std::int64_t kMaxHeads = INT32_MAX;
-    if (sizes.batch * sizes.heads > kMaxHeads)
-        return too_large(formatted("batch {} of {} heads: they must be at most {} in all",
-                                   sizes.batch, sizes.heads, kMaxHeads));
-    const std::int64_t heads = sizes.batch * sizes.heads;
-    const std::int64_t length = std::max(sizes.q_len, sizes.kv_len);
-    const int dim = std::max(head_dim, head_dim_v);
-    if (support::product(heads, length, dim) > kMaxTensorElements)
-        return too_large(formatted("{} heads of {} rows of {} elements: a tensor has at most 2^48",
-                                   heads, length, dim));
-    return {};
-}
-
-// Checks the extents of all buffers, including those that are not passed yet or only to launches.
-Result<void> check_extents(const ir::Program& program, std::span<const std::int64_t> sizes) {
-    for (const ir::Buffer& buffer : program.buffers) {
-        std::int64_t elements = 1;
-        for (const ir::Dim& dim : buffer.dims) {
-            const std::int64_t extent = dim.is_constant() ? dim.constant : sizes[dim.size];
-            if (extent != kUnbound) elements = support::times(elements, extent);
-        }
-        if (elements > kMaxTensorElements)
-            return too_large(formatted("'{}': a buffer of {} has more than 2^48 elements",
-                                       buffer.name, dims_text(program, buffer, sizes)));
-    }
-    return {};
-}
-
-bool has_sums(const ir::Program& program) {
-    for (ir::NodeId id = 0; id < program.graph.size(); ++id)
-        if (program.graph[id].op == ir::Op::counter) return true;
-    return false;
-}
-
-// Checks that sums whose ranges depend on sizes have no more terms than constant ranges may have.
-Result<void> check_sums(const ir::Program& program, const std::vector<std::int64_t>& sizes,
-                        const Sequence* sequence = nullptr) {
-    ir::Environment environment;
-    environment.sizes = sizes;
-    if (sequence != nullptr) {
-        environment.q_len = sequence->q_len;
-        environment.kv_len = sequence->kv_len;
-    }
-    for (ir::NodeId id = 0; id < program.graph.size(); ++id) {
-        const ir::Node& counter = program.graph[id];
-        if (counter.op != ir::Op::counter) continue;
-        const std::vector<ir::NodeId> needs = ir::reachable(program.graph, counter.operands);
-        const bool is_known = std::ranges::all_of(needs, [&](ir::NodeId need) {
-            const ir::Node& node = program.graph[need];
-            // For parts of a call, heads are params, and lengths of requests in one sequence are
-            // read: their values are not known here.
-            return node.op != ir::Op::read && node.op != ir::Op::param &&
-                   (node.op != ir::Op::size || sizes[node.symbol] != kUnbound);
-        });
-        if (!is_known) continue;
-        const std::int64_t first = ir::evaluate_integer(program, counter.operands[0], environment);
-        const std::int64_t end = ir::evaluate_integer(program, counter.operands[1], environment);
-        std::int64_t terms = 0;
-        if (__builtin_sub_overflow(end, first, &terms) ? end > first : terms > ir::kMaxTerms)
-            return Error{ErrorCode::limit,
-                         formatted("the sum over {}..{} goes from {} to {} here; a sum has at most "
-                                   "{} terms: use a shorter range",
-                                   passes::formula(program, counter.operands[0]),
-                                   passes::formula(program, counter.operands[1]), first, end,
-                                   ir::kMaxTerms)};
-    }
-    return {};
-}
 
 Result<std::vector<std::uint64_t>> bind_params(const ir::Program& program,
                                                std::span<const ParamValue> values) {
@@ -148,48 +60,6 @@ Result<std::vector<std::uint64_t>> bind_params(const ir::Program& program,
         words.push_back(static_cast<std::uint64_t>(static_cast<std::int64_t>(value)));
     }
     return words;
-}
-
-struct TensorRule {
-    const char* name;
-    const TensorView* tensor;
-    std::array<std::int64_t, 4> shape;
-    int rank;
-    bool required;
-    bool allows_f32; // as an alternative to the kernel's type
-    bool requires_f32;
-    bool is_written = false;
-    bool may_be_longer = false;      // its first dim may be larger than expected
-    std::optional<DType> dtype = {}; // if it is not the kernel's
-};
-
-Result<void> check_tensor(const TensorRule& rule, DType kernel_dtype) {
-    const TensorView& tensor = *rule.tensor;
-    if (!tensor) {
-        if (!rule.required) return {};
-        return invalid(formatted("{}: missing", rule.name));
-    }
-    const DType expected = rule.requires_f32 ? DType::f32 : rule.dtype.value_or(kernel_dtype);
-    if (tensor.dtype != expected && (!rule.allows_f32 || tensor.dtype != DType::f32))
-        return invalid(formatted("{}: expected type {}{}, got {}", rule.name, name(expected),
-                                 rule.allows_f32 && expected != DType::f32 ? " or f32" : "",
-                                 name(tensor.dtype)));
-    const std::span<const std::int64_t> shape(rule.shape.data(),
-                                              static_cast<std::size_t>(rule.rank));
-    if (rule.is_written)
-        if (auto checked = check_writable(tensor, rule.name); !checked) return checked;
-    if (auto checked = check_view(tensor, rule.name); !checked) return checked;
-    const auto got = shape_of(tensor);
-    bool matches = shape.size() == got.size();
-    for (std::size_t i = 0; matches && i < shape.size(); ++i)
-        matches = got[i] == shape[i] || (i == 0 && rule.may_be_longer && got[i] > shape[i]);
-    if (!matches)
-        return invalid(formatted("{}: expected shape {}{}, got {}", rule.name, shape_text(shape),
-                                 rule.may_be_longer ? " or more rows" : "", shape_text(got)));
-    if (reinterpret_cast<std::uintptr_t>(tensor.data) % size_of(tensor.dtype) != 0)
-        return invalid(formatted("{}: the pointer is not aligned to its {} elements", rule.name,
-                                 name(tensor.dtype)));
-    return {};
 }
 
 // Returns the pointer and strides of a tensor of queries or keys. Without columns, the tensor has
@@ -288,100 +158,6 @@ void start(const PlanState& plan, BoundCall& call) {
         call.attention.sequences = plan.sequences->device_view(plan.sizes, *call.sequences);
 }
 
-Result<void> check_all(std::span<const TensorRule> rules, DType kernel_dtype) {
-    for (const TensorRule& rule : rules)
-        if (auto checked = check_tensor(rule, kernel_dtype); !checked) return checked;
-    return {};
-}
-
-// The requirements on a kernel's tensors, by its layouts.
-class Rules {
-  public:
-    Rules(const KernelState& kernel, const PlanState& plan, const BoundCall& call)
-        : sizes_(plan.sizes), queries_(kernel.options.query_layout),
-          keys_(kernel.options.key_layout), sequences_(call.sequences.get()),
-          kv_dtype_(kernel.options.kv_dtype) {}
-
-    TensorRule of_queries(const char* name, const TensorView& tensor, std::int64_t columns) const {
-        if (queries_ == Layout::ragged)
-            return {.name = name,
-                    .tensor = &tensor,
-                    .shape = {sequences_->q_rows, sizes_.heads, columns},
-                    .rank = 3,
-                    .required = true,
-                    .may_be_longer = true};
-        return {.name = name,
-                .tensor = &tensor,
-                .shape = {sizes_.batch, sizes_.heads, sizes_.q_len, columns},
-                .rank = 4,
-                .required = true};
-    }
-    TensorRule of_rows(const char* name, const TensorView& tensor) const { // one f32 each
-        TensorRule rule = of_queries(name, tensor, 0);
-        --rule.rank;
-        rule.allows_f32 = rule.requires_f32 = true;
-        return rule;
-    }
-    TensorRule of_keys(const char* name, const TensorView& tensor, std::int64_t columns) const {
-        TensorRule rule{.name = name, .tensor = &tensor, .required = true, .dtype = kv_dtype_};
-        const KeyExtents extents = extents_of_keys();
-        const std::span<const KeyAxis> axes = support::key_layout(keys_).axes;
-        for (std::size_t i = 0; i < axes.size(); ++i)
-            switch (axes[i]) {
-            case KeyAxis::entry: rule.shape[i] = extents.entries; break;
-            case KeyAxis::head: rule.shape[i] = sizes_.kv_heads; break;
-            case KeyAxis::row: rule.shape[i] = extents.rows; break;
-            case KeyAxis::column: rule.shape[i] = columns; break;
-            }
-        rule.rank = static_cast<int>(axes.size());
-        rule.may_be_longer = keys_ == Layout::ragged;
-        return rule;
-    }
-
-    // Checks the scale of keys or values in a narrow type.
-    Result<void> check_scale(const char* name, const TensorView& scale) const {
-        if (!scale) return {};
-        if (!kv_dtype_)
-            return invalid(
-                formatted("{}: the kernel was compiled for k and v of the type of q, which "
-                          "have no scale: set kv_dtype",
-                          name));
-        if (scale.dtype != DType::f32)
-            return invalid(
-                formatted("{}: expected type f32, got {}", name, flexc::name(scale.dtype)));
-        if (auto checked = check_view(scale, name); !checked) return checked;
-        const std::int64_t first = extents_of_keys().entries;
-        const auto got = shape_of(scale);
-        const auto fits = [](std::int64_t extent, std::int64_t whole) {
-            return extent == 1 || extent == whole;
-        };
-        const bool matches = got.size() == 2 ? fits(got[0], first) && fits(got[1], sizes_.kv_heads)
-                             : got.size() == 1 ? fits(got[0], sizes_.kv_heads)
-                                               : got.empty();
-        if (!matches)
-            return invalid(formatted("{}: expected shape [], [{}] or [{}, {}], each of them or 1, "
-                                     "got {}",
-                                     name, sizes_.kv_heads, first, sizes_.kv_heads,
-                                     shape_text(got)));
-        if (reinterpret_cast<std::uintptr_t>(scale.data) % size_of(DType::f32) != 0)
-            return invalid(formatted("{}: the pointer is not aligned to its f32 elements", name));
-        return {};
-    }
-
-  private:
-    // Returns the extents of k and v. Ragged keys are packed into one entry; for them the number of
-    // entries is the batch, which is the extent of scales.
-    KeyExtents extents_of_keys() const {
-        if (!support::key_layout(keys_).is_in_order) return sequences_->key_extents;
-        return {sizes_.batch, keys_ == Layout::ragged ? sequences_->kv_rows : sizes_.kv_len};
-    }
-
-    const Sizes& sizes_;
-    Layout queries_, keys_;
-    const Sequences* sequences_;
-    std::optional<DType> kv_dtype_;
-};
-
 ScaleArgument scale_argument(const TensorView& scale) {
     const auto stride = [&](int dim) {
         const auto at = static_cast<std::size_t>(dim);
@@ -390,20 +166,6 @@ ScaleArgument scale_argument(const TensorView& scale) {
     return {.data = static_cast<const float*>(scale.data),
             .stride_b = scale.rank == 2 ? stride(0) : 0,
             .stride_h = scale.rank == 0 ? 0 : stride(scale.rank - 1)};
-}
-
-TensorRule optional(TensorRule rule) {
-    rule.required = false;
-    return rule;
-}
-TensorRule or_f32(TensorRule rule) {
-    rule.allows_f32 = true;
-    return rule;
-}
-TensorRule written(TensorRule rule, bool requires_f32 = false) {
-    rule.is_written = true;
-    rule.requires_f32 = rule.requires_f32 || requires_f32;
-    return rule;
 }
 
 Result<void> check_lengths_of(const KernelState& kernel, const BoundCall& call,
@@ -461,7 +223,7 @@ void set_checked(const KernelState& kernel, const PlanState& plan, const Backwar
 Result<void> set_tensors(const KernelState& kernel, const PlanState& plan,
                          const ForwardTensors& tensors, BoundCall& call) {
     const std::int64_t d = kernel.options.head_dim, dv = kernel.options.head_dim_v;
-    const Rules rule(kernel, plan, call);
+    const TensorRules rule(kernel, plan.sizes, call.sequences.get());
     const TensorRule rules[] = {rule.of_queries("q", tensors.q, d),
                                 rule.of_keys("k", tensors.k, d),
                                 rule.of_keys("v", tensors.v, dv),
@@ -484,7 +246,7 @@ Result<void> set_tensors(const KernelState& kernel, const PlanState& plan,
                          const BackwardTensors& tensors, BoundCall& call) {
     const std::int64_t d = kernel.options.head_dim, dv = kernel.options.head_dim_v;
     const bool add = plan.accumulate_gradients;
-    const Rules rule(kernel, plan, call);
+    const TensorRules rule(kernel, plan.sizes, call.sequences.get());
     const TensorRule rules[] = {
         rule.of_queries("q", tensors.q, d),
         rule.of_keys("k", tensors.k, d),
@@ -511,7 +273,7 @@ TensorView assumed(DType dtype, std::span<const std::int64_t> shape) {
 BackwardTensors assumed_tensors(const KernelState& kernel, const PlanState& plan) {
     BoundCall call;
     start(plan, call);
-    const Rules rule(kernel, plan, call);
+    const TensorRules rule(kernel, plan.sizes, call.sequences.get());
     const DType dtype = kernel.options.dtype;
     const std::int64_t d = kernel.options.head_dim, dv = kernel.options.head_dim_v;
     const DType of_gradients = plan.accumulate_gradients ? DType::f32 : dtype;
@@ -697,6 +459,8 @@ Result<PlanState> bind_values(const ir::Program& program, int head_dim, int head
     return plan;
 }
 
+namespace {
+
 // Sets the largest numbers of packed rows in the plan. Ragged tensors that are longer than the
 // requests allow longer requests later. If no tensors limit the rows, block masks have room for the
 // longest requests that the plan allows.
@@ -732,19 +496,7 @@ void find_most_rows(const KernelState& kernel, Sequences& sequences, const PlanO
     sequences.kv_rows = plan.kv_rows;
 }
 
-// Checks the number of terms of sums for the largest lengths that a request may have.
-Result<void> check_most_terms(const KernelState& kernel, const PlanState& plan) {
-    for (const std::int64_t q_len : {std::int64_t{0}, plan.sizes.q_len})
-        for (const std::int64_t kv_len : {std::int64_t{0}, plan.sizes.kv_len}) {
-            Sequence sequence{};
-            sequence.q_len = static_cast<int>(q_len);
-            sequence.kv_len = static_cast<int>(kv_len);
-            if (auto checked = check_sums(kernel.mod.program, plan.size_values, &sequence);
-                !checked)
-                return checked;
-        }
-    return {};
-}
+} // namespace
 
 Result<PlanState> bind_plan(const KernelState& kernel, const Sizes& sizes,
                             std::span<const NamedTensor> buffers, const PlanOptions& options) {
@@ -781,7 +533,9 @@ Result<std::shared_ptr<Sequences>> bind_lengths(const KernelState& kernel, const
                                                 const Lengths& lengths) {
     const Layout queries = kernel.options.query_layout, keys = kernel.options.key_layout;
     if (lengths.on_device) {
-        if (auto checked = check_most_terms(kernel, plan); !checked) return checked.error();
+        if (auto checked = check_most_terms(kernel.mod.program, plan.size_values, plan.sizes);
+            !checked)
+            return checked.error();
         return Sequences::later(queries, keys, plan.sizes, lengths);
     }
     auto read = Sequences::read(queries, keys, plan.sizes, lengths);
@@ -814,7 +568,8 @@ Result<LengthArrays> bind_length_arrays(const KernelState& kernel, const PlanSta
     plan.sequences->let_device_write();
     const auto known = plan.sequences->get();
     if (known->is_on_device) return arrays;
-    if (auto checked = check_most_terms(kernel, plan); !checked) return checked.error();
+    if (auto checked = check_most_terms(kernel.mod.program, plan.size_values, plan.sizes); !checked)
+        return checked.error();
     auto unknown = Sequences::on_device(queries, keys, plan.sizes, *known);
     unknown->q_rows = plan.q_rows;
     unknown->kv_rows = plan.kv_rows;

@@ -1,5 +1,6 @@
-// Turns what a caller passes into what kernels read: sizes, parameters, argument words. All checks
-// of shapes, types and names are here; messages name the tensor and what was expected.
+// Turns what a caller passes into what kernels read: sizes, parameters, argument words. Checks it
+// by size_checks.h, tensor_rules.h and buffers.h, whose messages name the tensor and what was
+// expected.
 #pragma once
 
 #include <array>
