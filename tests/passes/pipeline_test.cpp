@@ -124,9 +124,9 @@ TEST_CASE("each pass is traced by its name, in the order of the list") {
              CHECK(ir.find("score = %") != std::string_view::npos);
              CHECK(ms >= 0);
          }});
-    CHECK(names == std::vector<std::string>{"specialise", "simplify", "decide", "derive",
-                                            "simplify-derivative", "band", "bounds",
-                                            "simplify-facts", "analyse", "rows", "verify"});
+    CHECK(names == std::vector<std::string>{
+                       "specialise", "simplify", "decide", "derive", "simplify-derivative", "band",
+                       "bounds", "simplify-facts", "analyse", "gradient-sums", "verify"});
     CHECK(passes::formula(mod.program, mod.score) == "(score * 2) + 64");
 }
 
