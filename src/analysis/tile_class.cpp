@@ -226,7 +226,7 @@ void TileClassifier::put(const Side& side, std::int64_t position) const {
             side.values[static_cast<std::size_t>(position) * side.nodes.size() + i];
 }
 
-TileClass TileClassifier::look(std::int64_t query_tile, std::int64_t key_tile) const {
+TileClass TileClassifier::evaluate(std::int64_t query_tile, std::int64_t key_tile) const {
     bool visible = false, hidden = false;
     for (std::int64_t q = queries_.axis.begin(query_tile); q < queries_.axis.end(query_tile); ++q) {
         put(queries_, q);
@@ -244,7 +244,7 @@ TileClass TileClassifier::look(std::int64_t query_tile, std::int64_t key_tile) c
 TileClass TileClassifier::classify(std::int64_t query_tile, std::int64_t key_tile) const {
     if (watch_.was_ended()) return TileClass::partial; // a side may lack its last tiles
     const auto tested = test(query_tile, key_tile);
-    return tested ? *tested : look(query_tile, key_tile);
+    return tested ? *tested : evaluate(query_tile, key_tile);
 }
 
 } // namespace flexc::analysis

@@ -24,7 +24,7 @@ enum class MaskTier : std::uint8_t {
     constant,    // all or nothing is visible
     closed_form, // a range of keys for each query, from a few numbers of each head
     tile_tests,  // intervals of what q and kv alone give, tile by tile
-    exhaustive,  // nothing but a look at the elements tells
+    exhaustive,  // only the elements themselves tell
 };
 MaskTier tier_of(const ir::Graph& graph, ir::NodeId mask, const Band& band);
 
@@ -72,7 +72,7 @@ class TileClassifier {
 
     void find_nodes();
     void fill(Side& side, Dependence::Bit variable);
-    TileClass look(std::int64_t query_tile, std::int64_t key_tile) const;
+    TileClass evaluate(std::int64_t query_tile, std::int64_t key_tile) const;
     void put(const Side& side, std::int64_t position) const;
     bool is_over() const;
 

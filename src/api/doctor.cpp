@@ -27,7 +27,7 @@ std::string summary(std::string_view identity) {
     return text;
 }
 
-std::vector<Finding> look() {
+std::vector<Finding> search() {
     std::vector<Finding> findings;
     if (const auto driver = cuda::driver_info()) {
         findings.push_back({.what = "CUDA driver",
@@ -77,7 +77,7 @@ std::vector<Finding> look() {
                             .detail = problem,
                             .remedy = "it has no effect now: correct or unset it"});
     if (const std::string folder = cache::pack_folder({}); !folder.empty()) {
-        const cache::PackState pack = cache::look_at_pack(folder);
+        const cache::PackState pack = cache::check_pack(folder);
         findings.push_back(
             {.what = "pack",
              .found = pack.problem.empty(),
@@ -93,6 +93,6 @@ std::vector<Finding> look() {
 
 } // namespace
 
-std::vector<Finding> doctor() { return guarded_or(std::vector<Finding>(), look); }
+std::vector<Finding> doctor() { return guarded_or(std::vector<Finding>(), search); }
 
 } // namespace flexc

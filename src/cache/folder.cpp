@@ -153,13 +153,13 @@ std::vector<FolderFile> Folder::files() const {
     std::vector<FolderFile> result;
     while (const dirent* item = ::readdir(listing)) {
         const std::string name = item->d_name;
-        if (const auto stamp = look(name)) result.push_back({name, *stamp});
+        if (const auto stamp = stamp_of(name)) result.push_back({name, *stamp});
     }
     ::closedir(listing);
     return result;
 }
 
-std::optional<FileStamp> Folder::look(const std::string& name) const {
+std::optional<FileStamp> Folder::stamp_of(const std::string& name) const {
     struct stat status{};
     if (::fstatat(descriptor_.number(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0 ||
         !S_ISREG(status.st_mode))

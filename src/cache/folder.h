@@ -64,7 +64,7 @@ class Folder {
     int publish(const std::string& temporary, const std::string& name, bool hard_links) const;
 
     std::vector<FolderFile> files() const; // regular ones
-    std::optional<FileStamp> look(const std::string& name) const;
+    std::optional<FileStamp> stamp_of(const std::string& name) const;
     bool remove(const std::string& name) const;
     void remove_if_unchanged(const std::string& name, const FileStamp& stamp) const;
 

@@ -13,7 +13,7 @@ std::string pack_folder(const CacheOptions& options) {
     return support::environment(support::Variable::pack).value_or("");
 }
 
-PackState look_at_pack(const std::string& folder) {
+PackState check_pack(const std::string& folder) {
     PackState state;
     std::error_code failure;
     std::filesystem::directory_iterator file(folder, failure), end;

@@ -20,7 +20,7 @@ struct PackState {
     std::size_t kernels = 0; // of this version of flexc
     std::string problem;     // why there are none, for the user
 };
-PackState look_at_pack(const std::string& folder);
+PackState check_pack(const std::string& folder);
 
 // Nothing when there is no pack, or no whole entry for this key in it.
 std::optional<Entry> load_from_pack(const std::string& folder, const Key& key,

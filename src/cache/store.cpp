@@ -112,8 +112,8 @@ std::optional<Folder> Store::enter(bool create, const support::Log& log) {
 std::optional<Entry> Store::load(const Key& key, const support::Log& log) {
     std::optional<Entry> entry;
     try {
-        if (!pack_.empty() && !looked_at_pack_.exchange(true))
-            if (const PackState pack = look_at_pack(pack_); !pack.problem.empty())
+        if (!pack_.empty() && !checked_pack_.exchange(true))
+            if (const PackState pack = check_pack(pack_); !pack.problem.empty())
                 log.warn("the pack {} gives no kernels: {}", pack_, pack.problem);
         entry = load_from_pack(pack_, key, log);
         if (entry) return entry;
@@ -264,7 +264,7 @@ bool Store::clear(const support::Log& log) {
     bool all = true;
     for (const auto& file : folder->files())
         if (is_entry_name(file.name) || is_temporary(file.name))
-            all = (folder->remove(file.name) || !folder->look(file.name)) && all;
+            all = (folder->remove(file.name) || !folder->stamp_of(file.name)) && all;
     believed_bytes_ = 0;
     return all;
 }

@@ -73,7 +73,7 @@ class Store {
     const std::uint64_t max_bytes_;
     const StoreSettings settings_;
 
-    std::atomic<bool> warned_ = false, looked_at_pack_ = false;
+    std::atomic<bool> warned_ = false, checked_pack_ = false;
     std::atomic<std::uint64_t> hits_ = 0, misses_ = 0, corrupt_ = 0, published_ = 0, evicted_ = 0;
     // The believed size of the folder, and when it was last measured (steady clock, 0: never).
     std::atomic<std::uint64_t> believed_bytes_ = 0;

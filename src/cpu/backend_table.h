@@ -14,7 +14,8 @@ namespace flexc::cpu {
 inline constexpr std::uint32_t kBackendVersion = 11;
 inline constexpr char kBackendSymbol[] = "flexc_cpu_backend";
 
-// Tile sizes of AttentionArguments::block_mask, whose rows are tiles of queries, and of looks.
+// Tile sizes of AttentionArguments::block_mask, whose rows are tiles of queries, and of
+// evaluations of the mask.
 inline constexpr int kMaskQueryTile = 64, kMaskKeyTile = 128;
 
 // Receives bytes during the call that it is handed to. Throws nothing.
@@ -45,8 +46,8 @@ struct KernelShape {
     int scratch_arrays = 0;
     bool has_band = false;
     bool band_is_exact = false;
-    bool hides_scores = false;    // looks find more than the mask tells
-    bool shares_looks = false;    // they find the same for every head
+    bool hides_scores = false;        // a known score of -inf hides elements too
+    bool shares_mask_results = false; // the mask shows every head the same
     bool reads_key_rows = false;  // Tile::kv_rows
     bool learns_sink = false;     // there is kSinkBackwardFunction
     bool batch_invariant = false; // see list_work()

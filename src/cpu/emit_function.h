@@ -28,12 +28,12 @@ FunctionText emit_band(const passes::Mod& mod, const FunctionRequest& request);
 
 // Emits the function that evaluates what the mask shows of a tile, and what a score of -inf hides
 // of that, without computing scores. hidden: from the mod; nothing if only the mask hides.
-FunctionText emit_look(const passes::Mod& mod, const std::optional<passes::HiddenScores>& hidden,
+FunctionText emit_mask(const passes::Mod& mod, const std::optional<passes::HiddenScores>& hidden,
                        const FunctionRequest& request);
 
 // Emits the function that decides, by interval arithmetic on what queries and keys alone give,
-// whether a mask hides all of a tile or none of it. It sets Tile::seen to the result of a look, or
-// to 0 if undecided. Only for masks with has_intervals().
+// whether a mask hides all of a tile or none of it. It sets Tile::seen as the function of
+// emit_mask() does, or to 0 if undecided. Only for masks with has_intervals().
 bool has_intervals(const passes::Mod& mod);
 FunctionText emit_intervals(const passes::Mod& mod, const FunctionRequest& request);
 

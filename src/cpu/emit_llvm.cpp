@@ -24,8 +24,8 @@ Emitted functions(const passes::Mod& mod) {
     const bool has_exact_band = mod.band.found() && mod.band.exact;
     // If reads outside buffers are reported, every element must be evaluated, so all tiles are
     // visited.
-    const bool may_look = mod.out_of_range == ir::kNoNode;
-    const bool has_full = has_mask && (has_exact_band || may_look);
+    const bool may_skip_tiles = mod.out_of_range == ir::kNoNode;
+    const bool has_full = has_mask && (has_exact_band || may_skip_tiles);
     add(emit_forward(mod, {kForwardFunction, has_mask, metadata}));
     if (has_full) add(emit_forward(mod, {kForwardFullFunction, false, metadata}));
     if (mod.d_score != ir::kNoNode) {
@@ -41,13 +41,14 @@ Emitted functions(const passes::Mod& mod) {
             add(emit_backward(sink, {kSinkBackwardFunction, false, metadata}));
     }
     if (mod.band.found()) add(emit_band(mod, {kBandFunction, false, metadata}));
-    if (may_look) {
+    if (may_skip_tiles) {
         const bool masked = has_mask && !has_exact_band;
-        passes::Mod looked_at = mod;
-        const auto hidden = passes::find_hidden_scores(looked_at);
+        passes::Mod evaluated = mod;
+        const auto hidden = passes::find_hidden_scores(evaluated);
         all.hides_scores = hidden.has_value();
-        all.has_look = masked || hidden;
-        if (all.has_look) add(emit_look(looked_at, hidden, {kLookFunction, masked, metadata}));
+        all.has_mask_function = masked || hidden;
+        if (all.has_mask_function)
+            add(emit_mask(evaluated, hidden, {kMaskFunction, masked, metadata}));
         if (masked && has_intervals(mod))
             add(emit_intervals(mod, {kIntervalsFunction, false, metadata}));
     }

@@ -13,8 +13,8 @@ bool has_block_mask(const passes::Mod& mod);
 struct Emitted {
     std::string text;
     int scratch_arrays = 0;    // Tile::scratch
-    bool has_look = false;     // there is kLookFunction
-    bool hides_scores = false; // looks find scores of -inf too
+    bool has_mask_function = false; // there is kMaskFunction
+    bool hides_scores = false;      // the mask function finds scores of -inf too
 };
 
 Emitted emit_llvm(const passes::Mod& mod);

@@ -36,8 +36,8 @@ bool reads_key_rows(const passes::Mod& mod) {
 }
 
 // The largest scores may differ by head.
-bool shares_looks(const passes::Mod& mod, const Emitted& emitted) {
-    return emitted.has_look && !emitted.hides_scores &&
+bool shares_mask_results(const passes::Mod& mod, const Emitted& emitted) {
+    return emitted.has_mask_function && !emitted.hides_scores &&
            !mod.dependence[mod.mask].has(analysis::Dependence::h);
 }
 
@@ -55,7 +55,7 @@ class CompiledMod final : public Executable {
                   .has_band = mod.band.found(),
                   .band_is_exact = mod.band.found() && mod.band.exact,
                   .hides_scores = emitted.hides_scores,
-                  .shares_looks = shares_looks(mod, emitted),
+                  .shares_mask_results = shares_mask_results(mod, emitted),
                   .reads_key_rows = reads_key_rows(mod),
                   .learns_sink = !mod.sink_gradients.empty(),
                   .batch_invariant = options.batch_invariant};

@@ -12,7 +12,7 @@ inline constexpr char kBandFunction[] = "flexc_band";
 // The sink's functions treat it as a tile with one key, whose score it is.
 inline constexpr char kSinkFunction[] = "flexc_sink";
 inline constexpr char kSinkBackwardFunction[] = "flexc_sink_backward";
-inline constexpr char kLookFunction[] = "flexc_look";
+inline constexpr char kMaskFunction[] = "flexc_mask";
 inline constexpr char kIntervalsFunction[] = "flexc_intervals";
 
 } // namespace flexc::cpu

@@ -29,8 +29,8 @@ struct Tile {
     // Set by the band function too if the band's ends are clamped, otherwise unchanged. See
     // analysis::Clamps, which has the same order.
     std::int64_t first_least, first_most, last_least, last_most, least_query, most_query;
-    std::int64_t is_moderate; // look: 1 if no score exceeds passes::kModerateScore, else 0
-    std::int64_t seen;        // look: bits of Seen; new ones are added
+    std::int64_t is_moderate; // mask function: 1 if no score exceeds passes::kModerateScore, else 0
+    std::int64_t seen;        // mask function: bits of Seen; new ones are added
     // Only for layouts other than dense: the lengths of request b, the row of the first query, and
     // that of the first key; kv_rows: the row of every key, for keys that are not in order.
     std::int64_t q_len, kv_len, q_row, kv_row;
@@ -41,7 +41,7 @@ struct Tile {
 inline constexpr float kModerateInput = 0x1p20f;
 inline constexpr double kModerateScale = 0x1p10;
 
-// What a look (the evaluation of the mask for a tile) finds.
+// What evaluating the mask of a tile finds.
 enum Seen : int {
     kSeenShown = 1, // some element may be visible: no mask, and no known score of -inf, hides it
     kSeenMasked = 2 // some element is hidden by the mask; always set without a mask

@@ -176,7 +176,7 @@ std::string tiles_of(const Mod& mod) {
         return "tiles: a block mask, by intervals of what queries and keys alone give in each "
                "tile\n";
     case MaskTier::exhaustive:
-        return "tiles: a block mask, by a look at the elements of each tile\n";
+        return "tiles: a block mask, by evaluating the elements of each tile\n";
     }
     return "";
 }
@@ -278,23 +278,26 @@ std::string describe_visible(const Mod& mod) {
 }
 
 // Describes what the CPU evaluates for each tile in addition.
-std::string describe_looks(const Mod& mod) {
+std::string describe_cpu_tiles(const Mod& mod) {
     if (mod.out_of_range != ir::kNoNode) return "";
     std::string text;
     if (!is_constant(mod, mod.mask, true) && !is_constant(mod, mod.mask, false) &&
         !(mod.band.found() && mod.band.exact))
-        text += "on a CPU: the elements of each tile that is left open are looked at before its "
-                "scores are computed\n";
-    Mod looked_at = mod;
-    if (const auto hidden = find_hidden_scores(looked_at))
-        text += formatted("on a CPU: so are those of tiles that -inf may hide: where {}, if scores "
-                          "are finite\n",
-                          formula(looked_at.program, hidden->of_moderate));
+        text +=
+            "on a CPU: the mask of a tile that is left open is evaluated before the tile's scores "
+            "are computed\n";
+    Mod evaluated = mod;
+    if (const auto hidden = find_hidden_scores(evaluated))
+        text += formatted("on a CPU: tiles of which every score is -inf are left out: where {}, if "
+                          "scores are finite\n",
+                          formula(evaluated.program, hidden->of_moderate));
     return text;
 }
 
 } // namespace
 
-std::string describe_mask(const Mod& mod) { return describe_visible(mod) + describe_looks(mod); }
+std::string describe_mask(const Mod& mod) {
+    return describe_visible(mod) + describe_cpu_tiles(mod);
+}
 
 } // namespace flexc::passes

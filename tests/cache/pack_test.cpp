@@ -106,5 +106,5 @@ TEST_CASE("a pack that is missing, a file, or of another version of flexc: one w
         CHECK(listener.warnings == 1);
         CHECK(listener.last_warning.find(path.string()) != std::string::npos);
     }
-    CHECK(cache::look_at_pack(pack.folder.string()).kernels == 1);
+    CHECK(cache::check_pack(pack.folder.string()).kernels == 1);
 }

@@ -154,14 +154,15 @@ TEST_CASE("mask: the band, and whether it says everything") {
           "band: kv_idx - q_idx >= -24\n"
           "band: kv_idx - q_idx <= 0\n"
           "everything in the band is visible\n");
-    CHECK(mask("param n: int = 4\nmask_mod = kv_idx < n") ==
-          "visible where kv_idx < n\nuses kv_idx\ntiles: a block mask, by intervals of what "
-          "queries and keys alone give "
-          "in each tile\nno band of diagonals was found\n"
-          "on a CPU: the elements of each tile that is left open are looked at before its scores "
-          "are computed\n");
+    CHECK(
+        mask("param n: int = 4\nmask_mod = kv_idx < n") ==
+        "visible where kv_idx < n\nuses kv_idx\ntiles: a block mask, by intervals of what "
+        "queries and keys alone give "
+        "in each tile\nno band of diagonals was found\n"
+        "on a CPU: the mask of a tile that is left open is evaluated before the tile's scores are "
+        "computed\n");
     CHECK(mask("buffer a: f32[Q_LEN, KV_LEN]\nscore_mod = score + a[q_idx, kv_idx]") ==
-          "everything is visible\non a CPU: so are those of tiles that -inf may hide: where "
+          "everything is visible\non a CPU: tiles of which every score is -inf are left out: where "
           "a[q_idx, kv_idx] == -inf, if scores are finite\n");
     CHECK(mask("mask_mod = q_idx >= kv_idx and kv_idx % 2 == 0")
               .find("in the band the mask decides\n") != std::string::npos);

@@ -11,7 +11,7 @@ namespace flexc::cpu {
 
 // Functions of one module; null if it does not have one.
 struct TileFunctions {
-    TileFunction forward, forward_full, backward, backward_full, sink, sink_backward, band, look,
+    TileFunction forward, forward_full, backward, backward_full, sink, sink_backward, band, mask,
         intervals;
 };
 

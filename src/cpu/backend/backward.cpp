@@ -106,7 +106,7 @@ class Backward {
         finite_d_outs_ = arena_.take<bool>(heads_ * query_tiles_);
         has_dq_ = arena_.take<bool>(support::product(split_.chunks, heads_, query_tiles_));
         dq_ = arena_.take<float>(support::product(split_.chunks, rows, shape_.head_dim));
-        looks_ = LooksOfEntries(launch, arena_);
+        mask_results_ = MaskResultsOfEntries(launch, arena_);
         Arena lane(nullptr);
         take_scratch(lane);
         lane_bytes_ = static_cast<std::int64_t>(lane.used());
@@ -116,7 +116,7 @@ class Backward {
     std::size_t workspace() const { return arena_.used(); }
 
     void run(const TileFunctions& functions) {
-        look_for_all_heads(functions);
+        evaluate_mask_for_all_heads(functions);
         for_units(*launch_.pool, threads_, heads_ * query_tiles_,
                   [&](std::int64_t unit, int lane) { prepare(functions, unit, lane); });
         for_units(*launch_.pool, threads_, choice_.streams, [&](std::int64_t stream, int lane) {
@@ -157,8 +157,8 @@ class Backward {
     }
 
     // Uses all threads; otherwise those that compute heads of one tile would all evaluate its mask.
-    void look_for_all_heads(const TileFunctions& functions) {
-        if (!looks_.begin() || threads_ == 1) return;
+    void evaluate_mask_for_all_heads(const TileFunctions& functions) {
+        if (!mask_results_.begin() || threads_ == 1) return;
         for_units(
             *launch_.pool, threads_, in_.batch * query_tiles_, [&](std::int64_t unit, int lane) {
                 const std::int64_t b = unit / query_tiles_;
@@ -350,8 +350,8 @@ class Backward {
         tile.q_begin = rows.begin + in_.q_offset;
         tile.q_row = rows.begin + launch_.q_row;
         tile.rows = rows.end - rows.begin;
-        const VisibleColumns visible =
-            look_at(functions, launch_, band, tiles, looks_.of(keys.b), tile, rows, inside);
+        const VisibleColumns visible = find_visible_columns(
+            functions, launch_, band, tiles, mask_results_.of(keys.b), tile, rows, inside);
         tile.kv_begin = visible.columns.begin + in_.kv_offset;
         tile.kv_row = visible.columns.begin + launch_.kv_row;
         tile.columns = visible.columns.end - visible.columns.begin;
@@ -518,7 +518,7 @@ class Backward {
     Magnitude* queries_are_; // of each query tile
     bool* finite_d_outs_;    // likewise
     bool* has_dq_;           // of each chunk and query tile
-    LooksOfEntries looks_;
+    MaskResultsOfEntries mask_results_;
     char* lanes_;
 };
 

@@ -48,7 +48,7 @@ class Forward {
         moderate_keys_ = arena_.take<bool>(packed_tiles_);
         finite_keys_ = arena_.take<bool>(packed_tiles_);
         finite_values_ = arena_.take<bool>(packed_tiles_);
-        looks_ = LooksOfEntries(launch, arena_);
+        mask_results_ = MaskResultsOfEntries(launch, arena_);
         Arena lane(nullptr);
         take_scratch(lane);
         lane_bytes_ = static_cast<std::int64_t>(lane.used());
@@ -63,7 +63,7 @@ class Forward {
     void run(const TileFunctions& functions) {
         for_units(*launch_.pool, threads_, packed_tiles_,
                   [&](std::int64_t unit, int) { pack(unit); });
-        look_for_all_heads(functions);
+        evaluate_mask_for_all_heads(functions);
         for_units(*launch_.pool, threads_, std::int64_t{in_.batch} * in_.heads * query_tiles_,
                   [&](std::int64_t unit, int lane) { query_tile(functions, unit, lane); });
     }
@@ -152,8 +152,8 @@ class Forward {
         return tile;
     }
 
-    // Calls visit(number, look) for each tile of keys that the band shows to some row of `tile`;
-    // look() returns its visible columns.
+    // Calls visit(number, visible_columns) for each tile of keys that the band shows to some row of
+    // `tile`; visible_columns() evaluates the mask and returns the tile's VisibleColumns.
     template <typename Visit>
     void visit_tiles(const TileFunctions& functions, Tile& tile, const Rows& rows,
                      const Visit& visit) const {
@@ -161,7 +161,7 @@ class Forward {
         const Range row_range{rows.first, rows.first + rows.count};
         const Range visible = band.columns_of(row_range, in_.kv_len);
         const VisibleTiles tiles(in_.block_mask, rows.b, rows.h);
-        const SharedLooks looks = looks_.of(rows.b);
+        const SharedMaskResults mask_results = mask_results_.of(rows.b);
         for (std::int64_t key_tile = visible.begin / kKeyTile;
              !visible.empty() && key_tile * kKeyTile < visible.end; ++key_tile) {
             // The part of the tile inside the band, starting at a multiple of the unit.
@@ -169,21 +169,23 @@ class Forward {
                 std::max(visible.begin / kColumnUnit * kColumnUnit, key_tile * kKeyTile),
                 std::min(visible.end, (key_tile + 1) * kKeyTile)};
             visit(key_tile, [&] {
-                return look_at(functions, launch_, band, tiles, looks, tile, row_range, inside);
+                return find_visible_columns(functions, launch_, band, tiles, mask_results, tile,
+                                            row_range, inside);
             });
         }
     }
 
     // Evaluates the mask of all tiles first, by all threads. Otherwise threads with different heads
     // would evaluate the same tile at once.
-    void look_for_all_heads(const TileFunctions& functions) {
-        if (!looks_.begin() || threads_ == 1) return;
+    void evaluate_mask_for_all_heads(const TileFunctions& functions) {
+        if (!mask_results_.begin() || threads_ == 1) return;
         for_units(
             *launch_.pool, threads_, in_.batch * query_tiles_, [&](std::int64_t unit, int lane) {
                 Arena arena(lanes_ + lane * lane_bytes_);
                 const Rows rows = rows_of(unit / query_tiles_, 0, unit % query_tiles_);
                 Tile tile = tile_of(rows, take_scratch(arena));
-                visit_tiles(functions, tile, rows, [](std::int64_t, const auto& look) { look(); });
+                visit_tiles(functions, tile, rows,
+                            [](std::int64_t, const auto& visible_columns) { visible_columns(); });
             });
     }
 
@@ -210,10 +212,10 @@ class Forward {
 
         Tile tile = tile_of(rows, scratch);
         bool started = false;
-        visit_tiles(functions, tile, rows, [&](std::int64_t key_tile, const auto& look) {
+        visit_tiles(functions, tile, rows, [&](std::int64_t key_tile, const auto& visible_columns) {
             const std::int64_t packed = (rows.b * in_.kv_heads + tile.h_kv) * key_tiles_ + key_tile;
             tile.is_moderate = moderate_queries && moderate_keys_[packed];
-            const auto [columns, is_full] = look();
+            const auto [columns, is_full] = visible_columns();
             if (columns.empty()) return;
             tile.kv_begin = columns.begin + in_.kv_offset;
             tile.columns = columns.end - columns.begin;
@@ -366,7 +368,7 @@ class Forward {
     float *keys_, *values_;
     bool *moderate_keys_, *finite_keys_, *finite_values_; // for each packed tile
     bool uses_amx_;
-    LooksOfEntries looks_;
+    MaskResultsOfEntries mask_results_;
     int threads_;
     char* lanes_;
 };

@@ -72,12 +72,13 @@ class Forward {
         if (may_split(in_.kv_len))
             parts_ =
                 arena_.take<float>(most_parts(in_.batch, shape_.batch_invariant) * part_floats());
-        if (shares_looks(launch)) {
-            look_room_ = std::min(support::product(std::int64_t{in_.batch},
-                                                   SharedLooks::count(in_.q_len, in_.kv_len)),
-                                  SharedLooks::kMost);
-            looks_ = arena_.take<std::uint8_t>(look_room_);
-            first_look_ = arena_.take<std::int64_t>(in_.batch);
+        if (shares_mask_results(launch)) {
+            mask_result_room_ =
+                std::min(support::product(std::int64_t{in_.batch},
+                                          SharedMaskResults::count(in_.q_len, in_.kv_len)),
+                         SharedMaskResults::kMost);
+            mask_results_ = arena_.take<std::uint8_t>(mask_result_room_);
+            first_mask_result_ = arena_.take<std::int64_t>(in_.batch);
         }
         // Otherwise no two pieces have the same keys.
         if (std::int64_t{in_.q_len} * group() > kBlockRows) {
@@ -105,16 +106,16 @@ class Forward {
                                (shape_.head_dim + shape_.head_dim_v);
         }
         const int threads = useful_threads(launch_.threads, multiplications);
-        place_looks();
+        place_mask_results();
         place_tiles();
         // Evaluates the mask of all tiles first, by all threads. Otherwise threads with different
         // heads would evaluate the same tile at once.
-        if (looks_ != nullptr && threads > 1)
+        if (mask_results_ != nullptr && threads > 1)
             for_units(*launch_.pool, threads, all_.work_count, [&](std::int64_t unit, int lane) {
                 if (all_.work[unit].head != 0) return;
                 Arena arena(lanes_ + lane * lane_bytes_);
                 Scratch scratch = take_scratch(arena);
-                Piece(*this, functions, all_.work[unit], scratch).look_for_all_heads();
+                Piece(*this, functions, all_.work[unit], scratch).evaluate_mask_for_all_heads();
             });
         for_units(*launch_.pool, threads, all_.work_count, [&](std::int64_t unit, int lane) {
             Arena arena(lanes_ + lane * lane_bytes_);
@@ -165,22 +166,21 @@ class Forward {
         return scratch;
     }
 
-    // Places the shared looks (what the mask shows of each tile) of requests one after another, as
-    // far as there is room.
-    void place_looks() {
-        if (looks_ == nullptr) return;
+    // Places the mask results of requests one after another, as far as there is room.
+    void place_mask_results() {
+        if (mask_results_ == nullptr) return;
         std::int64_t used = 0;
         for (int request = 0; request < all_.count; ++request) {
             const Sequence& sequence = all_.of(request);
-            const std::int64_t count = SharedLooks::count(sequence.q_len, sequence.kv_len);
-            first_look_[request] = count <= look_room_ - used ? used : kNoRoom;
-            if (first_look_[request] != kNoRoom) used += count;
+            const std::int64_t count = SharedMaskResults::count(sequence.q_len, sequence.kv_len);
+            first_mask_result_[request] = count <= mask_result_room_ - used ? used : kNoRoom;
+            if (first_mask_result_[request] != kNoRoom) used += count;
         }
-        std::fill_n(looks_, used, std::uint8_t{0});
+        std::fill_n(mask_results_, used, std::uint8_t{0});
     }
-    SharedLooks looks_of(int request) const {
-        if (looks_ == nullptr || first_look_[request] == kNoRoom) return {};
-        return {looks_ + first_look_[request], all_.of(request).kv_len};
+    SharedMaskResults mask_results_of(int request) const {
+        if (mask_results_ == nullptr || first_mask_result_[request] == kNoRoom) return {};
+        return {mask_results_ + first_mask_result_[request], all_.of(request).kv_len};
     }
 
     // Places the packed tiles of requests whose keys several pieces read, one after another, as far
@@ -229,8 +229,8 @@ class Forward {
         Piece(const Forward& all, const TileFunctions& functions, const SequenceWork& work,
               Scratch& scratch)
             : all_(all), functions_(functions), work_(work), scratch_(scratch),
-              sequence_(all.all_.of(work.request)), looks_(all.looks_of(work.request)),
-              in_(all.in_), launch_(all.launch_),
+              sequence_(all.all_.of(work.request)),
+              mask_results_(all.mask_results_of(work.request)), in_(all.in_), launch_(all.launch_),
               uses_tiles_(amx::suits_tiles(all.shape_, all.in_)) {
             // The lengths of this request, for code that is written for a single length.
             in_.q_len = sequence_.q_len;
@@ -252,14 +252,14 @@ class Forward {
         }
 
         // Evaluates the mask at the piece's tiles, with its first head.
-        void look_for_all_heads() {
+        void evaluate_mask_for_all_heads() {
             Block& block = scratch_.blocks[0];
             block.head = work_.head;
             visit_key_tiles([&] {
                 const int end = work_.query + work_.queries;
                 for (block.query = work_.query; block.query < end; block.query += block.queries) {
                     block.queries = std::min(end - block.query, kBlockRows);
-                    look(block, 0);
+                    find_visible(block, 0);
                 }
             });
         }
@@ -347,7 +347,8 @@ class Forward {
             Range columns{keys_.end, keys_.begin};
             for (int i = 0; i < block.heads; ++i) {
                 VisibleColumns& visible = visible_columns[static_cast<std::size_t>(i)];
-                visible = i > 0 && heads_see_the_same() ? visible_columns[0] : look(block, i);
+                visible =
+                    i > 0 && heads_see_the_same() ? visible_columns[0] : find_visible(block, i);
                 if (visible.columns.empty()) continue;
                 columns.begin = std::min(columns.begin, visible.columns.begin);
                 columns.end = std::max(columns.end, visible.columns.end);
@@ -562,11 +563,11 @@ class Forward {
         }
 
         bool heads_see_the_same() const {
-            return all_.shape_.shares_looks ||
-                   (functions_.look == nullptr && !all_.shape_.has_band &&
+            return all_.shape_.shares_mask_results ||
+                   (functions_.mask == nullptr && !all_.shape_.has_band &&
                     in_.block_mask.words == nullptr);
         }
-        VisibleColumns look(const Block& block, int head) {
+        VisibleColumns find_visible(const Block& block, int head) {
             Tile tile = tile_of(block, head);
             const VisibleBand band = visible_band(functions_, launch_, launch_.words, tile);
             const Range rows{block.query, block.query + block.queries};
@@ -579,11 +580,12 @@ class Forward {
                 load_keys();
                 tile.is_moderate = block.is_moderate && packed_keys_.magnitude.is_moderate;
             }
-            return look_at(functions_, launch_, band, VisibleTiles(in_.block_mask, tile.b, tile.h),
-                           looks_, tile, rows, inside, [&](Tile& moved, Range part) {
-                               load_key_rows();
-                               move(moved, part);
-                           });
+            return find_visible_columns(functions_, launch_, band,
+                                        VisibleTiles(in_.block_mask, tile.b, tile.h), mask_results_,
+                                        tile, rows, inside, [&](Tile& moved, Range part) {
+                                            load_key_rows();
+                                            move(moved, part);
+                                        });
         }
 
         // Computes the probabilities of one head, and zeros for the product's other columns.
@@ -720,7 +722,7 @@ class Forward {
         const SequenceWork& work_;
         Scratch& scratch_;
         const Sequence& sequence_;
-        SharedLooks looks_;
+        SharedMaskResults mask_results_;
         AttentionArguments in_;
         Launch launch_;
         int block_count_ = 0;
@@ -866,9 +868,9 @@ class Forward {
     Arena arena_;
     float* parts_ = nullptr;
     static constexpr std::int64_t kNoRoom = -1;
-    std::uint8_t* looks_ = nullptr;
-    std::int64_t* first_look_ = nullptr; // of each request, or kNoRoom
-    std::int64_t look_room_ = 0;
+    std::uint8_t* mask_results_ = nullptr;
+    std::int64_t* first_mask_result_ = nullptr; // of each request, or kNoRoom
+    std::int64_t mask_result_room_ = 0;
     PackedTiles packed_keys_, packed_values_;
     std::int64_t* first_tile_ = nullptr; // of each request, or kNoRoom
     std::int64_t lane_bytes_;

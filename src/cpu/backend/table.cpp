@@ -49,7 +49,7 @@ BackendModule* wrap(std::unique_ptr<JitModule> code, const std::string& message,
     module->functions = {
         find(kForwardFunction),      find(kForwardFullFunction), find(kBackwardFunction),
         find(kBackwardFullFunction), find(kSinkFunction),        find(kSinkBackwardFunction),
-        find(kBandFunction),         find(kLookFunction),        find(kIntervalsFunction)};
+        find(kBandFunction),         find(kMaskFunction),        find(kIntervalsFunction)};
     module->code = std::move(code);
     if (module->functions.forward == nullptr) {
         send(error, "the machine code has no forward function");

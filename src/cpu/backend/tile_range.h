@@ -1,5 +1,5 @@
 // Which part of the score matrix a mask shows: by its band, its block mask, and by evaluating the
-// mask of tiles (looks).
+// mask of tiles.
 #pragma once
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "cpu/backend/attention.h"
-#include "cpu/backend/shared_looks.h"
+#include "cpu/backend/shared_mask_results.h"
 
 namespace flexc::cpu {
 
@@ -94,36 +94,39 @@ struct VisibleColumns {
     bool is_full = false;
 };
 
-// Sets what is seen of `tile`. For few elements the interval test is skipped.
-inline void look(const TileFunctions& functions, const Launch& launch, Tile& tile) {
+// Sets tile.seen: tests the mask by intervals, and evaluates it at each element if these decide
+// nothing. For few elements the interval test is skipped.
+inline void evaluate_mask(const TileFunctions& functions, const Launch& launch, Tile& tile) {
     constexpr std::int64_t kFewRows = 4;
     if (functions.intervals != nullptr && tile.rows > kFewRows)
         functions.intervals(launch.words, &tile);
     const bool hides_all = tile.seen == kSeenMasked;
     if (tile.seen != 0 && (hides_all || !launch.shape->hides_scores)) return;
     tile.seen = 0;
-    functions.look(launch.words, &tile);
+    functions.mask(launch.words, &tile);
 }
 
 // Returns the visible columns of a tile inside the band. Parts of kMaskKeyTile columns at either
-// end in which nothing is visible are removed, by the block mask or by a look, for which move(tile,
-// columns) positions `tile`. The tile has b, h, h_kv, its rows and whether its scores are moderate.
+// end in which nothing is visible are removed, by the block mask or by evaluating the mask, for
+// which move(tile, columns) positions `tile`. The tile has b, h, h_kv, its rows and whether its
+// scores are moderate.
 template <typename Move>
-VisibleColumns look_at(const TileFunctions& functions, const Launch& launch,
-                       const VisibleBand& band, const VisibleTiles& tiles, const SharedLooks& looks,
-                       Tile& tile, Range rows, Range columns, const Move& move) {
+VisibleColumns find_visible_columns(const TileFunctions& functions, const Launch& launch,
+                                    const VisibleBand& band, const VisibleTiles& tiles,
+                                    const SharedMaskResults& mask_results, Tile& tile, Range rows,
+                                    Range columns, const Move& move) {
     VisibleColumns visible{{columns.end, columns.end}, true};
     for (std::int64_t first = columns.begin, next = 0; first < columns.end; first = next) {
         next = std::min((first / kMaskKeyTile + 1) * kMaskKeyTile, columns.end);
         const Range part{first, next};
         if (!tiles.shows(rows, part)) continue;
         bool is_full = band.covers(rows, part) || tiles.covers(rows, part);
-        if (functions.look != nullptr && (!is_full || launch.shape->hides_scores)) {
-            tile.seen = looks.find(rows.begin, first);
+        if (functions.mask != nullptr && (!is_full || launch.shape->hides_scores)) {
+            tile.seen = mask_results.find(rows.begin, first);
             if (tile.seen == 0) {
                 move(tile, part);
-                look(functions, launch, tile);
-                looks.keep(rows.begin, first, tile.seen);
+                evaluate_mask(functions, launch, tile);
+                mask_results.keep(rows.begin, first, tile.seen);
             }
             if ((tile.seen & kSeenShown) == 0) continue;
             is_full = is_full || (tile.seen & kSeenMasked) == 0;
@@ -135,15 +138,16 @@ VisibleColumns look_at(const TileFunctions& functions, const Launch& launch,
     }
     return visible;
 }
-inline VisibleColumns look_at(const TileFunctions& functions, const Launch& launch,
-                              const VisibleBand& band, const VisibleTiles& tiles,
-                              const SharedLooks& looks, Tile& tile, Range rows, Range columns) {
-    return look_at(functions, launch, band, tiles, looks, tile, rows, columns,
-                   [&](Tile& moved, Range part) {
-                       moved.kv_begin = part.begin + launch.arguments->kv_offset;
-                       moved.kv_row = part.begin + launch.kv_row;
-                       moved.columns = part.end - part.begin;
-                   });
+inline VisibleColumns find_visible_columns(const TileFunctions& functions, const Launch& launch,
+                                           const VisibleBand& band, const VisibleTiles& tiles,
+                                           const SharedMaskResults& mask_results, Tile& tile,
+                                           Range rows, Range columns) {
+    return find_visible_columns(functions, launch, band, tiles, mask_results, tile, rows, columns,
+                                [&](Tile& moved, Range part) {
+                                    moved.kv_begin = part.begin + launch.arguments->kv_offset;
+                                    moved.kv_row = part.begin + launch.kv_row;
+                                    moved.columns = part.end - part.begin;
+                                });
 }
 
 inline bool is_moderate(double scale) { return std::abs(scale) < kModerateScale; }

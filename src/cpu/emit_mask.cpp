@@ -1,4 +1,4 @@
-// Emits the look at a tile: evaluates its mask before its scores are computed.
+// Emits the function that evaluates the mask of a tile, before the tile's scores are computed.
 #include "cpu/emit_frame.h"
 #include "cpu/emit_function.h"
 #include "cpu/emit_values.h"
@@ -8,7 +8,7 @@
 namespace flexc::cpu {
 
 // Ends after the first row by which both visible and hidden elements have been seen.
-FunctionText emit_look(const passes::Mod& mod, const std::optional<passes::HiddenScores>& hidden,
+FunctionText emit_mask(const passes::Mod& mod, const std::optional<passes::HiddenScores>& hidden,
                        const FunctionRequest& request) {
     return versions(request, [&](std::string_view name, std::string_view linkage, bool dense,
                                  int first_metadata, std::vector<int>& stride_slots) {

@@ -1,4 +1,5 @@
-// What a look at a tile finds, and that leaving out tiles that show nothing changes no result.
+// What evaluating the mask of a tile finds, and that leaving out tiles that show nothing changes no
+// result.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -185,10 +186,10 @@ TEST_CASE("rows that masks and -inf hide, against the oracle") {
 
 namespace {
 
-// The emitted look of a program that reads one array, [rows, columns], at positions.
-class EmittedLook {
+// The emitted mask function of a program that reads one array, [rows, columns], at positions.
+class EmittedMask {
   public:
-    explicit EmittedLook(const std::string& text) {
+    explicit EmittedMask(const std::string& text) {
         const ir::Program program = program_of(text);
         const passes::Mod mod = mod_of(program, {}, {});
         slots_ = passes::argument_slots(mod);
@@ -202,19 +203,19 @@ class EmittedLook {
         const auto find = [&](const char* name) {
             return reinterpret_cast<cpu::TileFunction>(table_->find(module_, name));
         };
-        look_ = find(cpu::kLookFunction);
+        mask_ = find(cpu::kMaskFunction);
         intervals_ = find(cpu::kIntervalsFunction);
     }
-    ~EmittedLook() { table_->release(module_); }
-    EmittedLook(const EmittedLook&) = delete;
-    EmittedLook& operator=(const EmittedLook&) = delete;
+    ~EmittedMask() { table_->release(module_); }
+    EmittedMask(const EmittedMask&) = delete;
+    EmittedMask& operator=(const EmittedMask&) = delete;
 
-    bool exists() const { return look_ != nullptr; }
+    bool exists() const { return mask_ != nullptr; }
     bool has_intervals() const { return intervals_ != nullptr; }
 
     std::int64_t operator()(const void* data, std::int64_t rows, std::int64_t columns,
                             cpu::Tile tile) {
-        return seen_by(look_, data, rows, columns, tile);
+        return seen_by(mask_, data, rows, columns, tile);
     }
     std::int64_t by_intervals(const void* data, std::int64_t rows, std::int64_t columns,
                               cpu::Tile tile) {
@@ -244,15 +245,15 @@ class EmittedLook {
     std::vector<std::uint64_t> scratch_;
     const cpu::BackendTable* table_ = nullptr;
     cpu::BackendModule* module_ = nullptr;
-    cpu::TileFunction look_ = nullptr, intervals_ = nullptr;
+    cpu::TileFunction mask_ = nullptr, intervals_ = nullptr;
 };
 
 } // namespace
 
-TEST_CASE("a look finds what is shown and what is masked in any part of an array") {
+TEST_CASE("the mask function finds what is shown and what is masked in any part of an array") {
     constexpr std::int64_t kRows = 200, kColumns = 700;
-    EmittedLook of_mask("buffer m: bool[Q_LEN, KV_LEN]\nmask_mod = m[q_idx, kv_idx]");
-    EmittedLook of_bias("buffer a: f32[Q_LEN, KV_LEN]\nscore_mod = score + a[q_idx, kv_idx]");
+    EmittedMask of_mask("buffer m: bool[Q_LEN, KV_LEN]\nmask_mod = m[q_idx, kv_idx]");
+    EmittedMask of_bias("buffer a: f32[Q_LEN, KV_LEN]\nscore_mod = score + a[q_idx, kv_idx]");
     REQUIRE(of_mask.exists());
     REQUIRE(of_bias.exists());
     Random random(11);
@@ -295,7 +296,7 @@ TEST_CASE("a look finds what is shown and what is masked in any part of an array
     }
 }
 
-TEST_CASE("intervals of what queries and keys give hide and show what a look does") {
+TEST_CASE("intervals of what queries and keys give hide and show what the mask function does") {
     constexpr std::int64_t kLength = 600;
     for (const std::string mask : {
              "t[q_idx] == t[kv_idx]",
@@ -310,9 +311,9 @@ TEST_CASE("intervals of what queries and keys give hide and show what a look doe
              "t[q_idx] == t[kv_idx] or (q_idx ^ kv_idx) & 64 == 0",
          }) {
         CAPTURE(mask);
-        EmittedLook look("buffer t: i32[N]\nmask_mod = " + mask);
-        REQUIRE(look.exists());
-        REQUIRE(look.has_intervals());
+        EmittedMask emitted("buffer t: i32[N]\nmask_mod = " + mask);
+        REQUIRE(emitted.exists());
+        REQUIRE(emitted.has_intervals());
         Random random(13);
         int hidden = 0, whole = 0;
         for (int repeat = 0; repeat < 400; ++repeat) {
@@ -326,24 +327,24 @@ TEST_CASE("intervals of what queries and keys give hide and show what a look doe
             tile.columns = random.integer(1, cpu::kMaskKeyTile);
             tile.q_begin = random.integer(0, kLength - tile.rows);
             tile.kv_begin = random.integer(0, kLength - tile.columns);
-            const std::int64_t found = look.by_intervals(table.data(), kLength, 1, tile);
+            const std::int64_t found = emitted.by_intervals(table.data(), kLength, 1, tile);
             hidden += found == cpu::kSeenMasked ? 1 : 0;
             whole += found == cpu::kSeenShown ? 1 : 0;
-            if (found != 0) CHECK(found == look(table.data(), kLength, 1, tile));
+            if (found != 0) CHECK(found == emitted(table.data(), kLength, 1, tile));
         }
         CHECK(hidden + whole > 20);
     }
     // Nothing is known of what one element of each side gives together.
     for (const char* text : {"mask_mod = (q_idx ^ kv_idx) & 64 == 0",
                              "buffer m: bool[N, N]\nmask_mod = m[q_idx, kv_idx]"})
-        CHECK_FALSE(EmittedLook(text).has_intervals());
+        CHECK_FALSE(EmittedMask(text).has_intervals());
 }
 
-TEST_CASE("programs that can hide nothing by a look have none") {
+TEST_CASE("programs whose mask and scores hide nothing have no mask function") {
     for (const char* text : {"score_mod = score", "mask_mod = q_idx >= kv_idx",
                              "buffer s: f32[H]\nscore_mod = score + s[h] * (kv_idx - q_idx)",
                              "buffer t: f32[32]\nscore_mod = score + t[min(q_idx - kv_idx, 31)]"})
-        CHECK_FALSE(EmittedLook(text).exists());
+        CHECK_FALSE(EmittedMask(text).exists());
 }
 
 namespace {
@@ -352,7 +353,7 @@ namespace {
 struct Shown {
     std::int64_t begin, end;
 };
-void look_for_range(const std::uint64_t* arguments, cpu::Tile* tile) {
+void show_range(const std::uint64_t* arguments, cpu::Tile* tile) {
     const auto& shown = *reinterpret_cast<const Shown*>(arguments);
     for (std::int64_t kv = tile->kv_begin; kv < tile->kv_begin + tile->columns; ++kv)
         tile->seen |= kv >= shown.begin && kv < shown.end ? cpu::kSeenShown : cpu::kSeenMasked;
@@ -374,10 +375,10 @@ TEST_CASE("parts of a tile that show nothing are left out at both ends") {
         launch.arguments = &arguments;
         launch.words = reinterpret_cast<const std::uint64_t*>(&shown);
         cpu::TileFunctions functions{};
-        functions.look = look_for_range;
+        functions.mask = show_range;
         cpu::Tile tile{};
-        const cpu::VisibleColumns found =
-            cpu::look_at(functions, launch, {}, {{}, 0, 0}, {}, tile, {0, 10}, columns);
+        const cpu::VisibleColumns found = cpu::find_visible_columns(
+            functions, launch, {}, {{}, 0, 0}, {}, tile, {0, 10}, columns);
         const cpu::Range visible{std::max(columns.begin, shown.begin),
                                  std::min(columns.end, shown.end)};
         CHECK(found.columns.empty() == visible.empty());
@@ -391,18 +392,18 @@ TEST_CASE("parts of a tile that show nothing are left out at both ends") {
     }
 }
 
-TEST_CASE("heads that share looks look at each tile once") {
+TEST_CASE("heads that share mask results evaluate each tile once") {
     constexpr std::int64_t kQueries = 130, kKeys = 700;
-    CHECK(cpu::SharedLooks::count(kQueries, kKeys) == 3 * 6);
+    CHECK(cpu::SharedMaskResults::count(kQueries, kKeys) == 3 * 6);
     std::vector<std::uint8_t> seen(3 * 6);
-    const cpu::SharedLooks looks(seen.data(), kKeys);
+    const cpu::SharedMaskResults mask_results(seen.data(), kKeys);
     cpu::KernelShape shape;
     AttentionArguments arguments{};
     cpu::Launch launch;
     launch.shape = &shape;
     launch.arguments = &arguments;
     cpu::TileFunctions functions{};
-    functions.look = look_for_range;
+    functions.mask = show_range;
     for (int head = 0; head < 2; ++head)
         for (std::int64_t q = 0; q < kQueries; q += 64)
             for (std::int64_t kv = 0; kv < kKeys; kv += 256) {
@@ -412,8 +413,8 @@ TEST_CASE("heads that share looks look at each tile once") {
                 const cpu::Range rows{q, std::min(q + 64, kQueries)},
                     columns{kv, std::min(kv + 256, kKeys)};
                 cpu::Tile tile{};
-                const cpu::VisibleColumns visible =
-                    cpu::look_at(functions, launch, {}, {{}, 0, 0}, looks, tile, rows, columns);
+                const cpu::VisibleColumns visible = cpu::find_visible_columns(
+                    functions, launch, {}, {{}, 0, 0}, mask_results, tile, rows, columns);
                 const bool is_visible = kv < 300 + q && 100 + q < columns.end;
                 CHECK(visible.columns.empty() == !is_visible);
             }

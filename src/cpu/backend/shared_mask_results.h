@@ -1,6 +1,5 @@
-// Results of looks (evaluations of the mask of a tile), shared by heads for which they are the
-// same: the first that needs a tile's result computes it for all heads. Tiles are kMaskQueryTile by
-// kMaskKeyTile.
+// What the mask shows of each tile, shared by heads for which it is the same: the first head that
+// needs a tile's result evaluates the mask for all. Tiles are kMaskQueryTile by kMaskKeyTile.
 #pragma once
 
 #include <algorithm>
@@ -13,14 +12,15 @@
 namespace flexc::cpu {
 
 // The results for one batch entry or request.
-class SharedLooks {
+class SharedMaskResults {
   public:
     // With more tiles than this, nothing is shared.
     static constexpr std::int64_t kMost = std::int64_t{1} << 24;
 
-    SharedLooks() = default; // shares nothing
+    SharedMaskResults() = default; // shares nothing
     // seen: zeros, one for each tile.
-    SharedLooks(std::uint8_t* seen, std::int64_t keys) : seen_(seen), key_tiles_(tiles(keys)) {}
+    SharedMaskResults(std::uint8_t* seen, std::int64_t keys)
+        : seen_(seen), key_tiles_(tiles(keys)) {}
 
     static std::int64_t count(std::int64_t queries, std::int64_t keys) {
         return (queries + kMaskQueryTile - 1) / kMaskQueryTile * tiles(keys);
@@ -46,26 +46,27 @@ class SharedLooks {
     std::int64_t key_tiles_ = 0;
 };
 
-inline bool shares_looks(const Launch& launch) {
-    return launch.shape->shares_looks && launch.arguments->heads > 1;
+inline bool shares_mask_results(const Launch& launch) {
+    return launch.shape->shares_mask_results && launch.arguments->heads > 1;
 }
 
 // The results for all batch entries of a dense launch.
-class LooksOfEntries {
+class MaskResultsOfEntries {
   public:
-    LooksOfEntries() = default; // shares nothing
-    LooksOfEntries(const Launch& launch, Arena& arena) {
-        if (!shares_looks(launch)) return;
+    MaskResultsOfEntries() = default; // shares nothing
+    MaskResultsOfEntries(const Launch& launch, Arena& arena) {
+        if (!shares_mask_results(launch)) return;
         keys_ = launch.arguments->kv_len;
-        of_entry_ = SharedLooks::count(launch.arguments->q_len, keys_);
+        of_entry_ = SharedMaskResults::count(launch.arguments->q_len, keys_);
         count_ = support::product(std::int64_t{launch.arguments->batch}, of_entry_);
         // Launches that are smaller never take more.
-        seen_ = arena.take<std::uint8_t>(std::min(count_, SharedLooks::kMost));
-        if (count_ > SharedLooks::kMost) seen_ = nullptr;
+        seen_ = arena.take<std::uint8_t>(std::min(count_, SharedMaskResults::kMost));
+        if (count_ > SharedMaskResults::kMost) seen_ = nullptr;
     }
 
-    SharedLooks of(std::int64_t b) const {
-        return seen_ == nullptr ? SharedLooks() : SharedLooks(seen_ + b * of_entry_, keys_);
+    SharedMaskResults of(std::int64_t b) const {
+        return seen_ == nullptr ? SharedMaskResults()
+                                : SharedMaskResults(seen_ + b * of_entry_, keys_);
     }
     // Clears the results; false if nothing is shared.
     bool begin() const {
