@@ -52,6 +52,10 @@ struct AlignedTile {
     int keys = 0, step = 0;
 };
 
+// Up to so many rows, a block for short sequences has room beside its tiles for the values that
+// sequences of a head share. Those of more rows are computed for each sequence.
+inline constexpr int kMostRowsWithValues = 64;
+
 // Everything that the choice of a configuration depends on.
 struct KernelRequest {
     KernelKind kind = KernelKind::forward;

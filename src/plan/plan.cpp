@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <span>
 
 #include "common/sequences.h"
@@ -168,16 +169,23 @@ bool has_short_kernels(const Program& program, bool is_automatic) {
 }
 
 // Returns the numbers of rows for which there are such kernels: those for which products take less
-// time than memory.
+// time than memory, and the kernels less than those for long sequences.
 std::vector<int> short_rows(const KernelRequest& request) {
-    static constexpr std::array kForward = {16, 32, 64, 96, 128, 160, 256};
-    static constexpr std::array kBackward = {16, 32, 64, 96, 128, 144, 160, 256};
+    struct Size {
+        int rows, most_columns; // of keys and values together
+    };
+    static constexpr Size kForward[] = {{16, 512}, {32, 256}, {64, 128}, {96, 64}};
+    static constexpr Size kBackward[] = {{16, 512},  {32, 256}, {64, 128}, {96, 128},
+                                         {128, 128}, {144, 64}, {160, 64}, {256, 64}};
     const bool is_forward = request.kind == KernelKind::forward;
-    const int most_elements = is_forward ? 256 * (64 + 64) : 256 * (32 + 32);
-    std::vector<int> rows;
-    for (const int count : is_forward ? std::span<const int>(kForward) : kBackward)
-        if (count * (request.head_dim + request.head_dim_v) <= most_elements) rows.push_back(count);
-    return rows;
+    const int most_rows = is_forward && request.shared_value != ir::kNoNode
+                              ? kMostRowsWithValues
+                              : std::numeric_limits<int>::max();
+    std::vector<int> counts;
+    for (const Size& size : is_forward ? std::span<const Size>(kForward) : kBackward)
+        if (size.rows <= most_rows && request.head_dim + request.head_dim_v <= size.most_columns)
+            counts.push_back(size.rows);
+    return counts;
 }
 
 void add_short_variants(const Program& program, const KernelRequest& request,

@@ -17,9 +17,6 @@ const Family& family();
 
 // Bytes that a kernel for short sequences may spill: values that are used once or twice a sequence.
 inline constexpr int kSpillsOfSequence = 64;
-// Up to so many rows, a block for short sequences has room beside its tiles for the values that
-// sequences of a head share. Those of more rows are computed for each sequence.
-inline constexpr int kMostRowsWithValues = 64;
 // Returns how many blocks should be resident on a multiprocessor: the most that registers (so many
 // for each thread) and shared memory allow, so that loads of short sequences are always in flight.
 int blocks_at_once(const KernelRequest& request, int registers, int warps, int shared_bytes);
