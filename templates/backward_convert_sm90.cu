@@ -6,7 +6,6 @@
 #include "mod.cuh"
 
 #include "common/dependence.cuh"
-#include "common/transpose_quad.cuh"
 #include "sm80/backward_output.cuh"
 #include "sm80/tile_order.cuh"
 #include "sm90/arguments.h"
@@ -56,6 +55,25 @@ __device__ inline long long row_block_of_all(const AttentionArguments& attention
     const int h = tile.head % attention.heads;
     return first_ragged_fact(attention, length.first_query_row(), length.b(), h) / kRows +
            tile.tile;
+}
+
+// Transposes among four lanes: each lane passes its pair of columns of four groups, and gets all
+// four pairs of one group, 16 bytes that it can store at once.
+__device__ inline uint4 transpose_quad(const unsigned (&pairs)[4]) {
+    const bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
+    const auto swapped = [](bool mine_is_second, unsigned first, unsigned second, int distance,
+                            unsigned& a, unsigned& b) {
+        const unsigned got =
+            __shfl_xor_sync(0xffffffffu, mine_is_second ? first : second, distance);
+        a = mine_is_second ? got : first;
+        b = mine_is_second ? second : got;
+    };
+    unsigned a[4], x[4];
+    swapped(odd, pairs[0], pairs[1], 1, a[0], a[1]);
+    swapped(odd, pairs[2], pairs[3], 1, a[2], a[3]);
+    swapped(high, a[0], a[2], 2, x[0], x[2]);
+    swapped(high, a[1], a[3], 2, x[1], x[3]);
+    return {x[0], x[1], x[2], x[3]};
 }
 } // namespace
 

@@ -4,7 +4,6 @@
 #include "common/math.cuh"
 #include "common/place.cuh"
 #include "common/row_lse.cuh"
-#include "common/transpose_quad.cuh"
 #include "sm80/mma.cuh"
 
 namespace sm80 {
@@ -72,13 +71,13 @@ class LargeRows {
         const Positions seen =
             place_.keys_of(first_row_, min(first_row_ + kRows - 1, length_.queries() - 1));
         const int last = min(seen.last, length_.keys() - 1);
-        const bool in_pieces = has_pieces();
+        const bool has_words = has_whole_words();
 #pragma unroll 1
         for (int first = max(seen.first, 0) / 8 * 8 + kKeys * part; first <= last;
              first += kKeys * kParts) {
             prefetch_keys(first + kKeys * kParts);
             Products products = {};
-            if (in_pieces)
+            if (has_words)
                 multiply_keys<true>(products, first);
             else
                 multiply_keys<false>(products, first);
@@ -112,40 +111,15 @@ class LargeRows {
     static __device__ unsigned bits(const flexc_bf16* x) {
         return *reinterpret_cast<const unsigned short*>(x);
     }
-    static constexpr int kWord = 4 / static_cast<int>(sizeof(mod::Element)); // columns
-    static constexpr int kSteps = 2; // of the products, whose operands are loaded at once
-    static constexpr int kColumns = kSteps * kStepK<mod::Element>;
-
-    // Whether rows are loaded in pieces of 16 bytes.
-    __device__ bool has_pieces() const {
-        return mod::kHeadDim % (4 * kWord) == 0 && queries_.aligned_to(16) && keys_.aligned_to(16);
-    }
-    // Loads what a lane multiplies of a row in two steps, two words for each; zeros past the end.
-    // A step has eight words of a row, of which a lane of four has every fourth. In pieces, each
-    // of the four lanes loads neighbouring words, and they exchange them.
-    template <bool kInPieces, typename E>
-    static __device__ void load(unsigned (&words)[2 * kSteps], const Plane<E>& plane, int row,
-                                int column) {
-        if constexpr (kInPieces) {
-            const int own = column + lane_index() % 4 * (4 * kWord);
-            uint4 piece{};
-            if (own < mod::kHeadDim) piece = *reinterpret_cast<const uint4*>(plane.at(row, own));
-            const unsigned loaded[4] = {piece.x, piece.y, piece.z, piece.w};
-            piece = transpose_quad(loaded);
-            words[0] = piece.x;
-            words[1] = piece.y;
-            words[2] = piece.z;
-            words[3] = piece.w;
-        } else {
-#pragma unroll
-            for (int i = 0; i < 2 * kSteps; ++i)
-                words[i] = word(plane, row, column + (4 * i + lane_index() % 4) * kWord);
-        }
+    // Whether each word of 32 bits lies within one row and is aligned.
+    __device__ bool has_whole_words() const {
+        return sizeof(mod::Element) == 4 ||
+               (mod::kHeadDim % 2 == 0 && queries_.aligned_to(4) && keys_.aligned_to(4));
     }
     // 32 bits of a row from a column on; zeros past the end.
-    template <typename E>
+    template <bool kHasWholeWords, typename E>
     static __device__ unsigned word(const Plane<E>& plane, int row, int column) {
-        if constexpr (sizeof(E) == 4) {
+        if constexpr (kHasWholeWords || sizeof(E) == 4) {
             return column < mod::kHeadDim
                        ? *reinterpret_cast<const unsigned*>(plane.at(row, column))
                        : 0;
@@ -166,32 +140,28 @@ class LargeRows {
             prefetch_line(keys_.at(key, column));
     }
 
-    template <bool kInPieces>
+    template <bool kHasWholeWords>
     __device__ void multiply_keys(Products& products, int first_key) const {
-        constexpr int kAtOnce = kInPieces ? 2 : 1; // times kColumns, whose loads wait together
+        constexpr int kWord = 4 / static_cast<int>(sizeof(mod::Element)); // columns
+        constexpr int kStep = kStepK<mod::Element>;
+        constexpr int kAtOnce = kHasWholeWords ? 4 : 1; // steps whose loads wait together
 #pragma unroll kAtOnce
-        for (int column = 0; column < mod::kHeadDim; column += kColumns) {
-            unsigned of_rows[2][2 * kSteps], of_keys[kGroups][2 * kSteps];
+        for (int step = 0; step < mod::kHeadDim; step += kStep) {
+            const int column = step + lane_index() % 4 * kWord;
+            unsigned words[4];
 #pragma unroll
-            for (int r = 0; r < 2; ++r)
-                load<kInPieces>(of_rows[r], queries_, min(row(r), length_.queries() - 1), column);
+            for (int i = 0; i < 4; ++i)
+                words[i] = word<kHasWholeWords>(queries_, min(row(i % 2), length_.queries() - 1),
+                                                column + i / 2 * (kStep / 2));
+            OperandA<mod::Element> a;
+            operand_from(a, words);
 #pragma unroll
-            for (int group = 0; group < kGroups; ++group)
-                load<kInPieces>(of_keys[group], keys_,
-                                min(first_key + 8 * group + lane_index() / 4, length_.keys() - 1),
-                                column);
-#pragma unroll
-            for (int step = 0; step < kSteps; ++step) {
-                const unsigned words[4] = {of_rows[0][2 * step], of_rows[1][2 * step],
-                                           of_rows[0][2 * step + 1], of_rows[1][2 * step + 1]};
-                OperandA<mod::Element> a;
-                operand_from(a, words);
-#pragma unroll
-                for (int group = 0; group < kGroups; ++group) {
-                    OperandB<mod::Element> b;
-                    operand_from(b, of_keys[group][2 * step], of_keys[group][2 * step + 1]);
-                    multiply(products[group], a, b);
-                }
+            for (int group = 0; group < kGroups; ++group) {
+                const int key = min(first_key + 8 * group + lane_index() / 4, length_.keys() - 1);
+                OperandB<mod::Element> b;
+                operand_from(b, word<kHasWholeWords>(keys_, key, column),
+                             word<kHasWholeWords>(keys_, key, column + kStep / 2));
+                multiply(products[group], a, b);
             }
         }
     }
