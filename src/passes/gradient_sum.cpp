@@ -205,6 +205,13 @@ int key_width_of_gradients(const Mod& mod) {
     return best;
 }
 
+TileSums fused_sums(const Mod& mod) {
+    return {.key_width = key_width_of_gradients(mod),
+            .sums_tables = sums_tables(mod),
+            .sums_grids = sums_grids(mod),
+            .sums_shifts = sums_shifts(mod)};
+}
+
 std::vector<NodeId> row_reads(const Mod& mod, int key_width) {
     return index_2d_reads(mod, key_width, KeyUse::quotient);
 }

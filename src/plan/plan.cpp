@@ -57,10 +57,7 @@ std::string_view why_not_by_element(const passes::Mod& mod) {
             return mod.dependence[gradient.read].has(analysis::Dependence::score);
         }))
         return "an index of a learned read uses the score";
-    const passes::TileSums tile{.key_width = passes::key_width_of_gradients(mod),
-                                .sums_tables = passes::sums_tables(mod),
-                                .sums_grids = passes::sums_grids(mod),
-                                .sums_shifts = passes::sums_shifts(mod)};
+    const passes::TileSums tile = passes::fused_sums(mod);
     if (passes::count_few_entries(mod) > 0 &&
         std::ranges::any_of(mod.gradients, [&](const passes::ReadGradient& gradient) {
             return gradient.is_of_table &&

@@ -201,11 +201,7 @@ KernelRequest Program::backward_request(KernelRequest request) const {
         request.bias_bytes = 0;
         request.adds_bias_gradients = false;
     }
-    request.adds_elements = passes::sums_by(mod_, GradientSum::element,
-                                            {.key_width = passes::key_width_of_gradients(mod_),
-                                             .sums_tables = request.sums_tables,
-                                             .sums_grids = sums_grids,
-                                             .sums_shifts = request.sums_shifts});
+    request.adds_elements = passes::sums_by(mod_, GradientSum::element, passes::fused_sums(mod_));
     request.sums_distances = passes::sums_by(mod_, GradientSum::distance);
     request.query_sums = passes::count_sums_by(mod_, GradientSum::query);
     request.few_entries = passes::count_few_entries(mod_);
