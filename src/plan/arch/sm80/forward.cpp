@@ -73,12 +73,11 @@ KernelConfig configured(const KernelRequest& request, const Shape& shape) {
 
 // Tiles for short sequences. A block has all keys of a sequence in shared memory.
 // Warps have 32 rows, because each of them computes where its tiles are, whatever it has to do.
-constexpr std::array kShortShapes = {Shape{16, 16, 1}, Shape{32, 32, 1},  Shape{64, 64, 2},
-                                     Shape{96, 48, 3}, Shape{128, 32, 4}, Shape{160, 48, 5},
-                                     Shape{256, 32, 8}};
+constexpr std::array kShortShapes = {Shape{16, 16, 1}, Shape{32, 32, 1}, Shape{64, 64, 2},
+                                     Shape{96, 48, 3}};
 
 // Returns the kernel for short sequences, then the same kernel with half as many resident blocks,
-// which is compiled if the first one spills. None if such sequences do not fit in shared memory.
+// which is compiled if the first one spills.
 std::vector<KernelConfig> short_candidates(const KernelRequest& request) {
     const Shape& shape = *std::ranges::find(kShortShapes, request.most_rows, &Shape::query_tile);
     KernelConfig config = configured(request, shape);
@@ -92,7 +91,6 @@ std::vector<KernelConfig> short_candidates(const KernelRequest& request) {
             .bytes;
     if (config.shared_value != ir::kNoNode)
         config.shared_bytes += ::sm80::tile_float_bytes(shape.query_tile, shape.key_tile);
-    if (config.shared_bytes > shared_memory_limit(request.arch)) return {};
     config.tolerated_spills = kSpillsOfSequence;
     constexpr int kBeside = 32; // registers of a thread, beside accumulators
     config.blocks_at_once = blocks_at_once(request, accumulators(request, shape) + kBeside,
