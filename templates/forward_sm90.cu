@@ -236,7 +236,7 @@ struct Consumer {
     __device__ bool consume() {
         shared.queries.full(query.stage).wait(query.parity);
         read_again(attention);
-        const Task task = Task::load(shared.task(query.stage));
+        const Task task = Task::load_by_warp(shared.task(query.stage));
         if (task.is_none()) return false;
         const int first_row = task.first_row + 64 * thread.warpgroup;
         if (Skips::skips_tile(*this, task, first_row)) {

@@ -78,7 +78,7 @@ class KeyCopies {
     // Copies the thread's part of a task. Returns false after the last one.
     __device__ bool copy_task() {
         shared_.key_tasks.full(place_.stage).wait(place_.parity);
-        const Task task = Task::load(shared_.key_tasks.at(place_.stage));
+        const Task task = Task::load_by_warp(shared_.key_tasks.at(place_.stage));
         shared_.key_tasks.empty(place_.stage).arrive();
         place_.advance();
         if (task.is_none()) return false;

@@ -107,12 +107,17 @@ struct Task {
         store_shared(to + 16, begin, end, low, high);
         store_shared_word(to + 32, static_cast<unsigned>(end_row));
     }
-    // Loads a task; its values are uniform over the warp.
     static __device__ Task load(unsigned from) {
         Task task;
         load_shared(from, task.b, task.h, task.h_kv, task.first_row);
         load_shared(from + 16, task.begin, task.end, task.low, task.high);
         task.end_row = static_cast<int>(load_shared_word(from + 32));
+        return task;
+    }
+    // Loads a task with values that are uniform over the warp. Called by the whole warp: a shuffle
+    // that waits for lanes that never come is undefined.
+    static __device__ Task load_by_warp(unsigned from) {
+        const Task task = load(from);
         return {uniform(task.b),         uniform(task.h),     uniform(task.h_kv),
                 uniform(task.first_row), uniform(task.begin), uniform(task.end),
                 uniform(task.low),       uniform(task.high),  uniform(task.end_row)};
