@@ -162,8 +162,8 @@ struct PassPlan {
     std::vector<Step> steps;
 
     // What a call must satisfy to use this pass, besides tensors that TMA can walk.
-    int most_rows = 0;                // KernelRequest::most_rows
-    bool has_few_queries = false;     // KernelRequest::has_few_queries
+    int most_rows = 0;                // SequenceForm::most_rows
+    bool has_few_queries = false;     // SequenceForm::has_few_queries
     bool heads_have_own_keys = false; // every query head has a KV head of its own
     float least_scale = -std::numeric_limits<float>::infinity();
     // q_offset and kv_offset must be multiples of these.

@@ -73,7 +73,8 @@ std::string_view why_not_by_element(const passes::Mod& mod) {
 // Returns why specialized kernels cannot have these layouts; empty if they can.
 std::string_view why_not_layouts(const Program& program, KernelKind kind) {
     const ir::Program& ir = program.mod().program;
-    if (kind == KernelKind::forward && !program.request(kind).scattered_in.empty()) return "";
+    if (kind == KernelKind::forward && !program.request(kind).sequences.scattered_in.empty())
+        return "";
     if (const support::KeyLayout& keys = support::key_layout(ir.key_layout); !keys.is_in_order)
         return keys.why_scattered;
     return ir.query_layout == ir.key_layout ? "" : "only queries, or only keys, are ragged";
@@ -148,7 +149,7 @@ Variant variant(const Program& program, Calls calls, KernelRequest request) {
 KernelRequest generic(const KernelRequest& request) {
     KernelRequest other = request;
     other.generic_because = "a kernel for tensors of any layout is needed";
-    other.has_block_mask = false; // this variant is compiled for a single call
+    other.mask.has_block_mask = false; // this variant is compiled for a single call
     other.schedule.reset();
     return other;
 }
@@ -190,7 +191,7 @@ void add_short_variants(const Program& program, const KernelRequest& request,
     for (const int rows : short_rows(request)) {
         KernelRequest of_short = generic(request);
         of_short.generic_because = "sequences are short";
-        of_short.most_rows = rows;
+        of_short.sequences.most_rows = rows;
         Variant of_rows = variant(program, Calls::short_sequences, of_short);
         if (!of_rows.candidates.empty()) variants.push_back(std::move(of_rows));
     }
@@ -208,7 +209,7 @@ Result<std::vector<Variant>> forward_variants(const Program& program,
     if (why_no_few_kernels(program).empty()) {
         KernelRequest of_few = generic(request);
         of_few.generic_because = "queries are few";
-        of_few.has_few_queries = true;
+        of_few.sequences.has_few_queries = true;
         variants.push_back(variant(program, Calls::few_queries, of_few));
     }
     if (!is_generic(variants.front().candidates.front()))
@@ -237,9 +238,9 @@ Result<std::vector<Variant>> backward_variants(const Program& program) {
     if (is_generic(first)) return variants;
     if (first.bias_stages > 0 || first.adds_bias_gradients) {
         KernelRequest elements = request;
-        elements.bias_bytes = 0;
-        elements.adds_bias_gradients = false;
-        elements.has_block_mask = false;
+        elements.bias.bytes = 0;
+        elements.bias.adds_gradients = false;
+        elements.mask.has_block_mask = false;
         variants.push_back(variant(program, Calls::unaligned_biases, elements));
     }
     KernelRequest any = generic(request);
@@ -363,8 +364,8 @@ PassPlan pass_of(const Program& program, const Variant& variant, const KernelCon
     const Family& family = family_of(main);
     PassPlan pass = main.kind == KernelKind::forward ? family.forward(program, main)
                                                      : family.backward(program, main);
-    pass.most_rows = variant.request.most_rows;
-    pass.has_few_queries = variant.request.has_few_queries;
+    pass.most_rows = variant.request.sequences.most_rows;
+    pass.has_few_queries = variant.request.sequences.has_few_queries;
     for (KernelConfig& kernel : pass.kernels)
         if (kernel.has_block_mask)
             kernel.mask_tiling = mask_tiling(kernel, !program.mod().program.is_dense());

@@ -22,7 +22,7 @@ std::vector<ForwardSchedule> forward_schedules(const KernelRequest& request);
 // Which calls a variant of a pass can serve.
 enum class Calls : std::uint8_t {
     usual,            // tensors that TMA can address, if kernels need that; aligned dense biases
-    short_sequences,  // many sequences of at most KernelRequest::most_rows rows
+    short_sequences,  // many sequences of at most SequenceForm::most_rows rows
     few_queries,      // few queries, with keys that blocks divide: are_few_faster()
     unaligned_biases, // like usual, but rows of dense biases need not be aligned
     any               // tensors of any strides and alignment, any scale and offset

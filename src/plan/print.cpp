@@ -138,7 +138,7 @@ std::string text_of(const KernelPlan& plan, const Program& program) {
             text += text_of(kernel);
         passes += text_of(pass, called);
         for (const Variant& variant : std::span(variants).subspan(1)) {
-            const int most_rows = variant.request.most_rows;
+            const int most_rows = variant.request.sequences.most_rows;
             others += formatted("{} for {}{}: {}\n", called, calls_of(variant.calls),
                                 most_rows == 0 ? "" : formatted(", of up to {} rows", most_rows),
                                 variant.candidates.front().entry);

@@ -84,6 +84,97 @@ bool adds_elements_alone(const passes::DecomposedMod& decomposed) {
            parts.key_values.empty() && parts.distance_values.empty();
 }
 
+PlainTerms plain_terms(const passes::DecomposedMod& decomposed) {
+    const auto& [mod, parts] = decomposed;
+    const ir::Graph& graph = mod.program.graph;
+    return {.bias_bytes = bytes_of_read(mod, parts.bias_read),
+            .tabulated = passes::tabulated_values(decomposed),
+            .multiplies_key_addend = passes::multiplies_key_addend(mod, parts),
+            .adds_keys_alone = passes::adds_keys_alone(mod, parts),
+            .adds_by_position = passes::adds_by_position(mod, parts),
+            .can_start_with_distances = passes::can_start_with_distances(graph, parts),
+            .can_multiply_slope = passes::can_multiply_slope(graph, parts)};
+}
+
+KindTerms kind_terms(const passes::DecomposedMod& decomposed) {
+    const auto& [mod, parts] = decomposed;
+    return {.count = parts.kinds.count,
+            .are_of_pairs = parts.kinds.are_of_pairs,
+            .are_added_alone = passes::are_products(mod.program.graph, parts),
+            .tabulated = passes::tabulated_values(decomposed)};
+}
+
+// plain_bias: the read that the plain decomposition copies.
+TableTerms table_terms(const passes::DecomposedMod& decomposed, ir::NodeId plain_bias,
+                       bool has_block_mask) {
+    const auto& [mod, parts] = decomposed;
+    TableTerms terms;
+    for (const passes::StagedTable& table : parts.staged.tables) {
+        terms.entries.push_back(table.entries);
+        terms.computes_indices |= table.split.parts.rest != ir::kNoNode;
+    }
+    terms.can_start = !has_block_mask && passes::starts_with_tables(mod.program.graph, parts);
+    terms.bias_bytes = bytes_of_read(mod, parts.bias_read);
+    terms.copies_indices = parts.bias_read != plain_bias;
+    terms.tabulated = passes::tabulated_values(decomposed);
+    return terms;
+}
+
+// hides_by_band: elements are hidden by a band alone, if at all.
+AlignedTableTerms aligned_table_terms(const passes::DecomposedMod& decomposed, bool hides_by_band) {
+    const bool are_added_alone = adds_elements_alone(decomposed);
+    return {.tiles = aligned_tiles(decomposed, are_added_alone && hides_by_band),
+            .are_added_alone = are_added_alone,
+            .tabulated = passes::tabulated_values(decomposed)};
+}
+
+ShiftedTerms shifted_terms(const passes::DecomposedMod& decomposed) {
+    const auto& [mod, parts] = decomposed;
+    ShiftedTerms terms;
+    for (const passes::ShiftedRead& read : parts.shifted)
+        terms.tiles.push_back({read.by_key, bytes_of_read(mod, read.read)});
+    terms.have_ends = passes::have_ends(parts.shifted);
+    terms.tabulated = passes::tabulated_values(decomposed);
+    return terms;
+}
+
+DenseBias dense_bias(const passes::Mod& mod) {
+    DenseBias bias{.bytes = backward_bias_bytes(mod),
+                   .adds_gradients = passes::sums_by(mod, passes::GradientSum::dense_bias),
+                   .has_gradient_of_score = passes::are_biases_of_scores(mod),
+                   .has_narrow_gradient = passes::are_biases_narrow(mod)};
+    if (passes::sums_shifts(mod) || passes::sums_tables(mod) || passes::sums_grids(mod)) {
+        // The warps that copy biases and add tiles are busy with sums that elements would wait for.
+        bias.bytes = 0;
+        bias.adds_gradients = false;
+    }
+    return bias;
+}
+
+BufferGradients buffer_gradients(const passes::Mod& mod) {
+    using passes::GradientSum;
+    BufferGradients gradients;
+    gradients.any = !mod.gradients.empty();
+    gradients.by_element = passes::sums_by(mod, GradientSum::element, passes::fused_sums(mod));
+    gradients.by_distance = passes::sums_by(mod, GradientSum::distance);
+    gradients.by_table = passes::sums_tables(mod);
+    gradients.by_shift = passes::sums_shifts(mod);
+    gradients.by_batch = passes::sums_by(mod, GradientSum::batch, {.sums_batches = true});
+    gradients.by_query = passes::count_sums_by(mod, GradientSum::query);
+    if (passes::sums_grids(mod)) gradients.grid_places = static_cast<int>(mod.digit_places.size());
+    gradients.few_entries = passes::count_few_entries(mod);
+    for (const passes::ReadGradient& gradient : mod.gradients) {
+        const bool varies = mod.place[gradient.read] > passes::Place::head;
+        gradients.vary |= varies && !gradient.is_of_row;
+        gradients.adds_many_entries |= varies && !gradient.is_of_few_entries;
+        gradients.partials_use_score |=
+            mod.dependence[gradient.partial].has(analysis::Dependence::score);
+        gradients.partials_are_wide |= computes_wide_integers(mod, gradient.partial);
+    }
+    gradients.index_2d = passes::index_2d_reads(mod);
+    return gradients;
+}
+
 } // namespace
 
 Program::Program(passes::Mod mod, CompileOptions options, Target target)
@@ -107,133 +198,70 @@ Program::Program(passes::Mod mod, CompileOptions options, Target target)
 KernelRequest Program::common_request() const {
     KernelRequest request;
     request.arch = target_.number;
+    request.has_own_instructions = target_.has_own_instructions;
     request.dtype = options_.dtype;
+    request.kv_dtype = options_.kv_dtype;
     request.head_dim = options_.head_dim;
     request.head_dim_v = options_.head_dim_v;
-    request.kv_dtype = options_.kv_dtype;
-    const support::KeyLayout& keys = support::key_layout(options_.key_layout);
-    request.has_entry_scales = options_.kv_dtype && !keys.is_in_order;
     request.has_score_mod = mod_.program.graph[mod_.score].op != ir::Op::score;
-    request.reports_out_of_range = options_.report_out_of_range;
-    request.has_window = !mod_.band.low.empty() && !mod_.band.high.empty();
-    request.has_own_instructions = target_.has_own_instructions;
-    request.deterministic = options_.deterministic;
-    request.has_block_mask = needs_block_mask_;
-    request.is_ragged =
+    const support::KeyLayout& keys = support::key_layout(options_.key_layout);
+    request.sequences.is_ragged =
         options_.query_layout == Layout::ragged && options_.key_layout == Layout::ragged;
-    if (options_.query_layout == Layout::ragged) request.scattered_in = keys.things;
-    request.score_work = score_work(mod_, options_.dtype == DType::bf16 ? passes::Precision::rough
-                                                                        : passes::Precision::fast);
+    if (options_.query_layout == Layout::ragged) request.sequences.scattered_in = keys.things;
+    request.sequences.has_entry_scales = options_.kv_dtype && !keys.is_in_order;
+    request.mask.has_block_mask = needs_block_mask_;
+    request.mask.has_window = !mod_.band.low.empty() && !mod_.band.high.empty();
+    request.work.of_score = score_work(
+        mod_, options_.dtype == DType::bf16 ? passes::Precision::rough : passes::Precision::fast);
+    request.reports_out_of_range = options_.report_out_of_range;
+    request.deterministic = options_.deterministic;
     request.shared_value = passes::shared_value(mod_);
     return request;
 }
 
 KernelRequest Program::forward_request(KernelRequest request) const {
     request.kind = KernelKind::forward;
-    std::vector<ir::NodeId> forward_roots = {mod_.score};
-    request.read_instructions = read_instructions(mod_, forward_roots);
-    if (!mod_.band.exact) forward_roots.push_back(mod_.mask);
-    request.element_instructions = element_instructions(mod_, forward_roots);
-    request.is_long = is_long(mod_, forward_roots);
-    request.bias_bytes = bytes_of_read(decomposed_.mod, decomposed_.parts.bias_read);
-    request.key_index_2d = key_index_2d_;
-    request.tabulated = passes::tabulated_values(decomposed_);
-    request.multiplies_key_addend =
-        passes::multiplies_key_addend(decomposed_.mod, decomposed_.parts);
-    request.adds_keys_alone = passes::adds_keys_alone(decomposed_.mod, decomposed_.parts);
-    request.can_start_with_distances =
-        passes::can_start_with_distances(decomposed_.mod.program.graph, decomposed_.parts);
-    request.can_multiply_slope =
-        passes::can_multiply_slope(decomposed_.mod.program.graph, decomposed_.parts);
-    request.adds_by_position = passes::adds_by_position(decomposed_.mod, decomposed_.parts);
+    std::vector<ir::NodeId> roots = {mod_.score};
+    request.work.read_instructions = read_instructions(mod_, roots);
+    if (!mod_.band.exact) roots.push_back(mod_.mask);
+    request.work.element_instructions = element_instructions(mod_, roots);
+    request.work.is_long = is_long(mod_, roots);
+
+    ScoreTerms& terms = request.terms;
+    terms.plain = plain_terms(decomposed_);
+    terms.by_index_2d.keys = key_index_2d_;
     if (decomposed_by_index_2d_)
-        request.tabulated_by_index_2d = passes::tabulated_values(*decomposed_by_index_2d_);
-    for (const passes::StagedTable& table : decomposed_with_tables_.parts.staged.tables)
-        request.table_entries.push_back(table.entries);
-    const passes::ScoreParts& with_tables = decomposed_with_tables_.parts;
-    request.bias_bytes_with_tables =
-        bytes_of_read(decomposed_with_tables_.mod, with_tables.bias_read);
-    request.copies_table_indices = with_tables.bias_read != decomposed_.parts.bias_read;
-    request.computes_table_indices = std::ranges::any_of(
-        decomposed_with_tables_.parts.staged.tables,
-        [](const passes::StagedTable& table) { return table.split.parts.rest != ir::kNoNode; });
-    request.tabulated_with_tables = passes::tabulated_values(decomposed_with_tables_);
-    request.adds_tables_alone = adds_elements_alone(decomposed_with_aligned_tables_);
-    request.starts_with_tables =
-        !needs_block_mask_ &&
-        passes::starts_with_tables(decomposed_with_tables_.mod.program.graph, with_tables);
+        terms.by_index_2d.tabulated = passes::tabulated_values(*decomposed_by_index_2d_);
+    terms.by_kinds = kind_terms(decomposed_with_kinds_);
+    terms.with_tables =
+        table_terms(decomposed_with_tables_, decomposed_.parts.bias_read, needs_block_mask_);
     const bool hides_by_band =
         mod_.band.exact || mod_.program.graph[mod_.mask].op == ir::Op::const_bool;
-    request.aligned_tiles =
-        aligned_tiles(decomposed_with_aligned_tables_, request.adds_tables_alone && hides_by_band);
-    request.tabulated_with_aligned_tables =
-        passes::tabulated_values(decomposed_with_aligned_tables_);
-    for (const passes::DecomposedMod& with_shifts : decomposed_with_shifts_) {
-        ShiftedTiles& shifts = request.shifts.emplace_back();
-        for (const passes::ShiftedRead& read : with_shifts.parts.shifted)
-            shifts.tiles.push_back({read.by_key, bytes_of_read(with_shifts.mod, read.read)});
-        shifts.have_ends = passes::have_ends(with_shifts.parts.shifted);
-        shifts.tabulated = passes::tabulated_values(with_shifts);
-    }
-    const passes::ScoreParts& with_kinds = decomposed_with_kinds_.parts;
-    request.key_kinds = with_kinds.kinds.count;
-    request.kinds_are_of_pairs = with_kinds.kinds.are_of_pairs;
-    request.adds_kinds_alone =
-        passes::are_products(decomposed_with_kinds_.mod.program.graph, with_kinds);
-    request.tabulated_with_kinds = passes::tabulated_values(decomposed_with_kinds_);
+    terms.with_aligned_tables = aligned_table_terms(decomposed_with_aligned_tables_, hides_by_band);
+    for (const passes::DecomposedMod& with_shifts : decomposed_with_shifts_)
+        terms.with_shifts.push_back(shifted_terms(with_shifts));
     return request;
 }
 
 KernelRequest Program::backward_request(KernelRequest request) const {
-    using passes::GradientSum;
     request.kind = KernelKind::backward_fused;
     if (mod_.d_score == ir::kNoNode) return request;
-    request.bias_bytes = backward_bias_bytes(mod_);
-    request.adds_bias_gradients = passes::sums_by(mod_, GradientSum::dense_bias);
-    request.biases_are_of_scores = passes::are_biases_of_scores(mod_);
-    request.biases_are_narrow = passes::are_biases_narrow(mod_);
-    request.sums_tables = passes::sums_tables(mod_);
-    const bool sums_grids = passes::sums_grids(mod_);
-    request.grid_places = sums_grids ? static_cast<int>(mod_.digit_places.size()) : 0;
-    request.sums_shifts = passes::sums_shifts(mod_);
-    if (request.sums_shifts || request.sums_tables || sums_grids) {
-        // The warps that copy biases and add tiles are busy with sums that elements would wait for.
-        request.bias_bytes = 0;
-        request.adds_bias_gradients = false;
-    }
-    request.adds_elements = passes::sums_by(mod_, GradientSum::element, passes::fused_sums(mod_));
-    request.sums_distances = passes::sums_by(mod_, GradientSum::distance);
-    request.query_sums = passes::count_sums_by(mod_, GradientSum::query);
-    request.few_entries = passes::count_few_entries(mod_);
-    request.sums_batches = passes::sums_by(mod_, GradientSum::batch, {.sums_batches = true});
-    request.adds_many_entries =
-        std::ranges::any_of(mod_.gradients, [&](const passes::ReadGradient& gradient) {
-            return mod_.place[gradient.read] > passes::Place::head && !gradient.is_of_few_entries;
-        });
-    request.derivative_uses_score = mod_.dependence[mod_.d_score].has(analysis::Dependence::score);
-    request.has_gradients = !mod_.gradients.empty();
-    request.gradients_vary =
-        std::ranges::any_of(mod_.gradients, [&](const passes::ReadGradient& gradient) {
-            return mod_.place[gradient.read] > passes::Place::head && !gradient.is_of_row;
-        });
-    request.folds_derivative = request.derivative_uses_score && mod_.gradients.empty();
-    request.index_2d_reads = passes::index_2d_reads(mod_);
+    request.bias = dense_bias(mod_);
+    request.gradients = buffer_gradients(mod_);
     std::vector<ir::NodeId> roots = {mod_.score, mod_.d_score};
-    for (const passes::ReadGradient& gradient : mod_.gradients) {
+    for (const passes::ReadGradient& gradient : mod_.gradients)
         roots.push_back(gradient.partial);
-        if (mod_.dependence[gradient.partial].has(analysis::Dependence::score))
-            request.partials_use_score = true;
-        if (computes_wide_integers(mod_, gradient.partial)) request.partials_are_wide = true;
-    }
-    request.read_instructions = read_instructions(mod_, roots);
+    request.work.read_instructions = read_instructions(mod_, roots);
     if (!mod_.band.exact) roots.push_back(mod_.mask);
-    request.element_instructions = element_instructions(mod_, roots);
-    request.row_instructions = row_instructions(mod_, roots);
-    request.is_long = is_long(mod_, roots);
-    request.copied_instructions = copied_instructions(mod_, request.element_instructions);
-    request.is_large = is_large(mod_);
-    request.computes_rows = computes_at(passes::Place::row, mod_, roots);
-    request.computes_columns = computes_at(passes::Place::column, mod_, roots);
+    request.work.element_instructions = element_instructions(mod_, roots);
+    request.work.row_instructions = row_instructions(mod_, roots);
+    request.work.copied_instructions = copied_instructions(mod_, request.work.element_instructions);
+    request.work.is_long = is_long(mod_, roots);
+    request.work.is_large = is_large(mod_);
+    request.derivative = {.uses_score =
+                              mod_.dependence[mod_.d_score].has(analysis::Dependence::score),
+                          .computes_rows = computes_at(passes::Place::row, mod_, roots),
+                          .computes_columns = computes_at(passes::Place::column, mod_, roots)};
     return request;
 }
 

@@ -27,7 +27,7 @@ struct CudaPass {
 
 struct CudaVariant {
     plan::Calls calls;
-    int most_rows; // KernelRequest::most_rows
+    int most_rows; // SequenceForm::most_rows
 };
 
 // The variants of a pass, as in plan::KernelPlan. Those after the first are compiled when a plan

@@ -64,7 +64,7 @@ std::vector<KernelConfig> backward(int head_dim, bool computes_rows = false) {
     request.arch = 90;
     request.head_dim = request.head_dim_v = head_dim;
     request.has_score_mod = true;
-    request.computes_rows = computes_rows;
+    request.derivative.computes_rows = computes_rows;
     return plan::candidates(request);
 }
 
@@ -101,8 +101,8 @@ TEST_CASE("a mask's first form is kept where it spills a few words, and has one 
         request.kind = plan::KernelKind::backward_fused;
         request.arch = 90;
         request.head_dim = request.head_dim_v = 128;
-        request.has_block_mask = request.computes_rows = true;
-        request.row_instructions = row_instructions;
+        request.mask.has_block_mask = request.derivative.computes_rows = true;
+        request.work.row_instructions = row_instructions;
         const std::vector<KernelConfig> candidates = plan::candidates(request);
         for (const auto& [first, second, chosen] :
              {std::tuple{16, 0, 0}, {20, 0, 1}, {98, 92, 1}, {92, 98, 0}}) {
@@ -121,7 +121,7 @@ TEST_CASE("where elements are added one by one, spills that no form saves lead t
     request.kind = plan::KernelKind::backward_fused;
     request.arch = 90;
     request.head_dim = request.head_dim_v = 128;
-    request.has_score_mod = request.adds_elements = true;
+    request.has_score_mod = request.gradients.by_element = true;
     const std::vector<KernelConfig> candidates = plan::candidates(request);
     const auto generic = static_cast<std::size_t>(
         std::ranges::find_if(

@@ -228,7 +228,7 @@ std::vector<std::pair<std::string, ir::Program>> random_programs(const Choice& c
         if (reads_score(program, program.mask)) continue;
         const plan::Program planned = program_of(program, 64);
         const int instructions =
-            planned.request(plan::KernelKind::backward_fused).element_instructions;
+            planned.request(plan::KernelKind::backward_fused).work.element_instructions;
         const std::size_t nodes = nodes_of_derivatives(planned);
         if (nodes < choice.least_nodes || nodes > kMostNodes || instructions < kLeastInstructions)
             continue;

@@ -65,7 +65,7 @@ void check(int head_dim, bool is_deterministic, std::mt19937& random) {
                                                         .head_dim = head_dim,
                                                         .head_dim_v = head_dim,
                                                         .has_score_mod = true,
-                                                        .sums_distances = true,
+                                                        .gradients = {.by_distance = true},
                                                         .deterministic = is_deterministic})
                                           .front();
     REQUIRE(config.family == "sm90");

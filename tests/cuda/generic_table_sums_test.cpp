@@ -73,7 +73,7 @@ plan::KernelConfig config_of(const passes::Mod& mod, int arch, int head_dim) {
                              .head_dim = head_dim,
                              .head_dim_v = head_dim,
                              .has_score_mod = true,
-                             .few_entries = passes::count_few_entries(mod),
+                             .gradients = {.few_entries = passes::count_few_entries(mod)},
                              .generic_because = "this test is of it"})[0];
 }
 

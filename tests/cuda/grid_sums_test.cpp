@@ -120,15 +120,16 @@ int check(const Grid& grid, int head_dim, bool is_deterministic, std::mt19937& r
     CHECK(passes::is_grid_aligned(*mod) == (grid.offset_step == 8));
     const cuda::EmitOptions options{
         .dtype = DType::bf16, .head_dim = head_dim, .head_dim_v = head_dim};
-    const plan::KernelConfig config = plan::candidates({.kind = plan::KernelKind::backward_fused,
-                                                        .arch = 90,
-                                                        .dtype = DType::bf16,
-                                                        .head_dim = head_dim,
-                                                        .head_dim_v = head_dim,
-                                                        .has_score_mod = true,
-                                                        .grid_places = grid.grid_places,
-                                                        .deterministic = is_deterministic})
-                                          .front();
+    const plan::KernelConfig config =
+        plan::candidates({.kind = plan::KernelKind::backward_fused,
+                          .arch = 90,
+                          .dtype = DType::bf16,
+                          .head_dim = head_dim,
+                          .head_dim_v = head_dim,
+                          .has_score_mod = true,
+                          .gradients = {.grid_places = grid.grid_places},
+                          .deterministic = is_deterministic})
+            .front();
     REQUIRE(config.family == "sm90");
     REQUIRE(config.grid_places == grid.grid_places);
     plan::KernelConfig fold;

@@ -63,8 +63,9 @@ int check(const std::string& text, int width, std::mt19937& random) {
                           .arch = 90,
                           .dtype = DType::bf16,
                           .has_score_mod = true,
-                          .derivative_uses_score = uses_score,
-                          .index_2d_reads = passes::index_2d_reads(*mod)})[below(2)];
+                          .derivative = {.uses_score = uses_score},
+                          .gradients = {.any = !mod->gradients.empty(),
+                                        .index_2d = passes::index_2d_reads(*mod)}})[below(2)];
     REQUIRE(config.family == "sm90");
     CHECK(config.key_width == width);
     const test::HostModule module(std::string(kText),

@@ -179,8 +179,8 @@ class Checked {
     static plan::KernelConfig config_of(const Kind& kind) {
         plan::KernelRequest request{
             .arch = 90, .head_dim = kind.head_dim, .head_dim_v = kind.head_dim_v};
-        request.is_ragged = kind.layout == Layout::ragged;
-        if (kind.layout == Layout::paged) request.scattered_in = "pages";
+        request.sequences.is_ragged = kind.layout == Layout::ragged;
+        if (kind.layout == Layout::paged) request.sequences.scattered_in = "pages";
         const plan::KernelConfig config = plan::candidates(request).front();
         REQUIRE(config.copies_keys);
         return config;

@@ -183,8 +183,7 @@ void check(const Way& way, const std::string& text, int kinds, std::mt19937& ran
                                       .head_dim = head_dim,
                                       .head_dim_v = head_dim,
                                       .has_score_mod = true,
-                                      .key_kinds = kinds,
-                                      .kinds_are_of_pairs = way.text == kPairs};
+                                      .terms = {.by_kinds = {kinds, way.text == kPairs}}};
     const plan::KernelConfig config = plan::candidates(request).front();
     const plan::sm90::Forward* forward = plan::sm90::forward_of(config);
     REQUIRE(forward != nullptr);
@@ -441,7 +440,7 @@ TEST_CASE("kinds of keys take at most a quarter of the columns of queries, and m
                                  .head_dim = head_dim,
                                  .head_dim_v = head_dim,
                                  .has_score_mod = true,
-                                 .key_kinds = kinds})
+                                 .terms = {.by_kinds = {kinds}}})
             .front();
     };
     const auto columns = [&](int kinds, int head_dim) {
@@ -473,15 +472,14 @@ TEST_CASE("kinds of keys take at most a quarter of the columns of queries, and m
 
 TEST_CASE("kinds of pairs have as many copies as there is room for, and bytes with each tile") {
     const auto sizes = [](int kinds, int head_dim) {
-        const plan::KernelConfig config = plan::candidates({.arch = 90,
-                                                            .dtype = DType::bf16,
-                                                            .head_dim = head_dim,
-                                                            .head_dim_v = head_dim,
-                                                            .has_score_mod = true,
-                                                            .adds_kinds_alone = true,
-                                                            .key_kinds = kinds,
-                                                            .kinds_are_of_pairs = true})
-                                              .front();
+        const plan::KernelConfig config =
+            plan::candidates({.arch = 90,
+                              .dtype = DType::bf16,
+                              .head_dim = head_dim,
+                              .head_dim_v = head_dim,
+                              .has_score_mod = true,
+                              .terms = {.by_kinds = {kinds, true, true}}})
+                .front();
         CHECK(config.reason.find("kinds of pairs of a query and a key") != std::string::npos);
         return plan::sm90::forward_of(config)->sizes;
     };

@@ -80,8 +80,8 @@ void check(const std::string& text, double sign, Start start) {
         plan::candidates({.arch = 90,
                           .dtype = DType::bf16,
                           .has_score_mod = true,
-                          .tabulated = passes::tabulated_values(decomposed),
-                          .adds_by_position = true})
+                          .terms = {.plain = {.tabulated = passes::tabulated_values(decomposed),
+                                              .adds_by_position = true}}})
             .front();
     REQUIRE(plan::sm90::forward_of(config)->starts_at_highest);
     const test::HostModule module(std::string(kText),

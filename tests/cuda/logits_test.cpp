@@ -204,25 +204,19 @@ void check(const Case& one, std::mt19937& random) {
     CHECK(index_2d.width == one.width);
     const passes::DecomposedMod folded = passes::decompose_score(*mod, one.width);
     const passes::TabulatedValues expanded = passes::tabulated_values(folded);
-    const bool multiplies_key_addend = passes::multiplies_key_addend(folded.mod, folded.parts);
-    const bool adds_keys_alone = passes::adds_keys_alone(folded.mod, folded.parts);
-    const bool adds_by_position = passes::adds_by_position(folded.mod, folded.parts);
-    const bool can_start_with_distances =
-        passes::can_start_with_distances(folded.mod.program.graph, folded.parts);
-    const bool can_multiply_slope =
-        passes::can_multiply_slope(folded.mod.program.graph, folded.parts);
+    const ir::Graph& graph = folded.mod.program.graph;
+    const plan::PlainTerms plain{
+        .tabulated = expanded,
+        .multiplies_key_addend = passes::multiplies_key_addend(folded.mod, folded.parts),
+        .adds_keys_alone = passes::adds_keys_alone(folded.mod, folded.parts),
+        .adds_by_position = passes::adds_by_position(folded.mod, folded.parts),
+        .can_start_with_distances = passes::can_start_with_distances(graph, folded.parts),
+        .can_multiply_slope = passes::can_multiply_slope(graph, folded.parts)};
     const plan::KernelConfig config =
         plan::candidates({.arch = 90,
                           .dtype = DType::bf16,
                           .has_score_mod = true,
-                          .key_index_2d = index_2d,
-                          .tabulated = expanded,
-                          .tabulated_by_index_2d = expanded,
-                          .multiplies_key_addend = multiplies_key_addend,
-                          .adds_keys_alone = adds_keys_alone,
-                          .adds_by_position = adds_by_position,
-                          .can_start_with_distances = can_start_with_distances,
-                          .can_multiply_slope = can_multiply_slope})
+                          .terms = {.plain = plain, .by_index_2d = {index_2d, expanded}}})
             .front();
     REQUIRE(plan::sm90::forward_of(config) != nullptr);
     CHECK(config.key_width == one.width);
@@ -447,7 +441,7 @@ TEST_CASE("what is added for rows of a grid comes with the products") {
             "buffer s: bf16[B, H, Q_LEN, N]\nscore_mod = " + one.score, 64, 64, false);
         REQUIRE(mod.has_value());
         plan::KernelRequest request{.arch = 90, .dtype = DType::bf16, .has_score_mod = true};
-        request.key_index_2d = index_2d_of(*mod);
+        request.terms.by_index_2d.keys = index_2d_of(*mod);
         CHECK(plan::sm90::forward_of(plan::candidates(request).front())
                   ->sizes.multiplies_index_2d_rows == one.multiplies);
         request.dtype = DType::f16; // whose range is that of no float

@@ -133,9 +133,10 @@ TEST_CASE("tiles of ragged queries are all that requests with many have, each on
 }
 
 TEST_CASE("tiles of ragged keys are all that there are, each once") {
-    const plan::KernelConfig config =
-        plan::candidates({.kind = plan::KernelKind::backward_fused, .arch = 90, .is_ragged = true})
-            .front();
+    const plan::KernelConfig config = plan::candidates({.kind = plan::KernelKind::backward_fused,
+                                                        .arch = 90,
+                                                        .sequences = {.is_ragged = true}})
+                                          .front();
     REQUIRE(config.is_persistent);
     const test::HostModule module(std::string(kBackward), test::emitted(ragged_mod(true), config));
     const std::uint32_t seed = std::random_device()();

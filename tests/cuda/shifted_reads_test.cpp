@@ -102,8 +102,8 @@ std::vector<int> check(const Case& one, std::mt19937& random, int rounds) {
     options.head_dim = options.head_dim_v = one.head_dim;
     const plan::Program program(*mod, options, *plan::target_of("sm_90a"));
     const plan::KernelRequest request = program.request(plan::KernelKind::forward);
-    REQUIRE(!request.shifts.empty());
-    CHECK(request.shifts.front().tiles.size() == one.reads);
+    REQUIRE(!request.terms.with_shifts.empty());
+    CHECK(request.terms.with_shifts.front().tiles.size() == one.reads);
     const plan::KernelConfig config = plan::candidates(request).front();
     REQUIRE(plan::sm90::forward_of(config) != nullptr);
     CHECK(config.shifted_reads >= static_cast<int>(one.least_tiles));

@@ -86,7 +86,7 @@ plan::KernelConfig config_of(int head_dim) {
                              .head_dim = head_dim,
                              .head_dim_v = head_dim,
                              .has_score_mod = true,
-                             .sums_shifts = true})[0];
+                             .gradients = {.by_shift = true}})[0];
 }
 
 void check(const std::string& text, int reads, bool are_apart, int head_dim, std::mt19937& random) {

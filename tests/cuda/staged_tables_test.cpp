@@ -116,12 +116,12 @@ std::ptrdiff_t check(const Case& one, std::mt19937& random) {
                                                  ? passes::decompose_score_with_aligned_tables(*mod)
                                                  : passes::decompose_score_with_tables(*mod);
     plan::KernelRequest request{.arch = 90, .dtype = DType::bf16, .has_score_mod = true};
-    (aligns ? request.tabulated_with_aligned_tables : request.tabulated_with_tables) =
+    (aligns ? request.terms.with_aligned_tables.tabulated : request.terms.with_tables.tabulated) =
         passes::tabulated_values(decomposed);
     for (const passes::StagedTable& table : decomposed.parts.staged.tables)
-        request.table_entries.push_back(table.entries);
-    if (aligns) request.aligned_tiles = {{one.aligned_keys, one.step()}};
-    REQUIRE(request.table_entries.size() == one.tables);
+        request.terms.with_tables.entries.push_back(table.entries);
+    if (aligns) request.terms.with_aligned_tables.tiles = {{one.aligned_keys, one.step()}};
+    REQUIRE(request.terms.with_tables.entries.size() == one.tables);
     const plan::KernelConfig config = plan::candidates(request).front();
     REQUIRE(config.stages_tables());
     REQUIRE((config.decomposition == plan::Decomposition::with_aligned_tables) == aligns);

@@ -93,7 +93,7 @@ int check(const test::TableProgram& tables, int head_dim, std::mt19937& random) 
                                                         .head_dim = head_dim,
                                                         .head_dim_v = head_dim,
                                                         .has_score_mod = true,
-                                                        .sums_tables = true})[0];
+                                                        .gradients = {.by_table = true}})[0];
     REQUIRE(config.family == "sm90");
     REQUIRE(config.table_words > 0);
     const test::HostModule module(

@@ -103,7 +103,7 @@ void check(const test::MaskCase& one, bool backward, std::mt19937& random) {
              .dtype = DType::bf16,
              .head_dim = head_dim,
              .head_dim_v = head_dim,
-             .has_block_mask = true})
+             .mask = {.has_block_mask = true}})
             .front();
     REQUIRE(config.has_mask_parts);
     config.has_block_mask = true;

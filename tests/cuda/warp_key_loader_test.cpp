@@ -76,7 +76,7 @@ test::HostModule compiled(int head_dim, int head_dim_v) {
         passes::lower(std::move(*output.program), {.head_dim = head_dim, .head_dim_v = head_dim_v});
     REQUIRE(mod.has_value());
     plan::KernelRequest request{.arch = 80, .head_dim = head_dim, .head_dim_v = head_dim_v};
-    request.scattered_in = "pages";
+    request.sequences.scattered_in = "pages";
     return test::HostModule(std::string(kText),
                             test::emitted(*mod, plan::candidates(request).front(),
                                           {.head_dim = head_dim, .head_dim_v = head_dim_v}));

@@ -13,7 +13,7 @@ namespace {
 
 // What the kernel derives from mod.cuh, with as much for a query as it may stage.
 ::sm90::BackwardShape shape_in_kernel(const KernelRequest& request, const KernelConfig& config) {
-    const passes::Index2dReads& reads = request.index_2d_reads;
+    const passes::Index2dReads& reads = request.gradients.index_2d;
     const bool has_index_2d = config.key_width != 0;
     ::sm90::BackwardShape shape{};
     shape.head_dim = request.head_dim;
@@ -21,10 +21,10 @@ namespace {
     shape.query_tile = config.query_tile;
     shape.d_scores_stages = config.d_scores_stages;
     shape.bias_stages = config.bias_stages;
-    shape.bias_bytes = request.bias_bytes;
+    shape.bias_bytes = request.bias.bytes;
     shape.adds_bias_gradients = config.adds_bias_gradients;
-    shape.biases_are_narrow = request.biases_are_narrow;
-    shape.sums_tile = request.sums_distances || has_index_2d;
+    shape.biases_are_narrow = request.bias.has_narrow_gradient;
+    shape.sums_tile = request.gradients.by_distance || has_index_2d;
     shape.row_bytes = shape.most_row_bytes();
     shape.key_width = has_index_2d ? config.key_width : config.key_tile;
     shape.row_reads = has_index_2d ? reads.by_row : 0;
@@ -51,21 +51,22 @@ template <typename Visit> void visit_requests(Visit visit) {
                             request.arch = 90;
                             request.head_dim = head_dim;
                             request.head_dim_v = head_dim_v;
-                            request.bias_bytes = bias_bytes;
-                            request.query_sums = query_sums;
-                            request.has_block_mask = has(0);
-                            request.has_window = has(1);
-                            request.adds_bias_gradients = has(2);
-                            request.biases_are_of_scores = request.biases_are_narrow = has(3);
-                            request.derivative_uses_score = has(4);
-                            request.sums_distances = has(5) && width == 0;
+                            request.bias.bytes = bias_bytes;
+                            request.gradients.by_query = query_sums;
+                            request.mask.has_block_mask = has(0);
+                            request.mask.has_window = has(1);
+                            request.bias.adds_gradients = has(2);
+                            request.bias.has_gradient_of_score = request.bias.has_narrow_gradient =
+                                has(3);
+                            request.derivative.uses_score = has(4);
+                            request.gradients.by_distance = has(5) && width == 0;
                             if (width != 0)
-                                request.index_2d_reads = {.width = width,
-                                                          .by_row = 1,
-                                                          .by_column = 1,
-                                                          .sums_columns = has(5),
-                                                          .sums_are_linear = true,
-                                                          .column_bytes = 2};
+                                request.gradients.index_2d = {.width = width,
+                                                              .by_row = 1,
+                                                              .by_column = 1,
+                                                              .sums_columns = has(5),
+                                                              .sums_are_linear = true,
+                                                              .column_bytes = 2};
                             visit(request);
                         }
 }

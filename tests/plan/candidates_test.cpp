@@ -91,7 +91,7 @@ TEST_CASE("keys of eight bits have room as bytes, and scales of pages beside the
             CAPTURE(head_dim);
             KernelRequest request = generic_forward(90, DType::bf16, head_dim, head_dim, true);
             request.kv_dtype = DType::e4m3;
-            request.has_entry_scales = has_entry_scales;
+            request.sequences.has_entry_scales = has_entry_scales;
             const KernelConfig config = first(request);
             const int of_key = 2 * tile_row_bytes(head_dim, DType::e4m3) + 8 * has_entry_scales;
             const int tiles = config.query_tile * tile_row_bytes(head_dim, DType::bf16) +
@@ -108,7 +108,7 @@ TEST_CASE("Hopper's threads copy keys from pages, and rows that are no whole sec
             CAPTURE(head_dim);
             CAPTURE(has_pages);
             KernelRequest request = forward(90, DType::bf16, head_dim, head_dim, true);
-            if (has_pages) request.scattered_in = "pages";
+            if (has_pages) request.sequences.scattered_in = "pages";
             const std::vector<KernelConfig> all = of_hopper(request);
             REQUIRE(!all.empty());
             const bool expected =
@@ -125,10 +125,10 @@ TEST_CASE("Hopper's threads copy keys from pages, and rows that are no whole sec
             REQUIRE(chosen == all.front().schedule);
         }
     KernelRequest request = forward(90, DType::bf16, 104, 104, true);
-    request.bias_bytes = 2; // other threads copy that
+    request.terms.plain.bias_bytes = 2; // other threads copy that
     CHECK(!copies_keys(first(request)));
     request = forward(90, DType::bf16, 104, 104, true);
-    request.tabulated.distances = 1; // TMA brings these with the keys
+    request.terms.plain.tabulated.distances = 1; // TMA brings these with the keys
     CHECK(!copies_keys(first(request)));
 }
 
@@ -139,7 +139,7 @@ TEST_CASE("Hopper's tiles are whole rows of a grid of keys, until that is refuse
             CAPTURE(head_dim);
             KernelRequest request = forward(90, DType::bf16, head_dim, head_dim, true);
             REQUIRE(first(request).key_width == 0);
-            request.key_index_2d = {width, true, width <= 64};
+            request.terms.by_index_2d.keys = {width, true, width <= 64};
             bool left_index_2d = false;
             const std::vector<KernelConfig> all = of_hopper(request);
             REQUIRE(all.size() <= 5);
@@ -163,8 +163,8 @@ TEST_CASE("Hopper's short tiles of a grid of keys are for three warpgroups, wher
             CAPTURE(has_block_mask);
             CAPTURE(head_dim);
             KernelRequest request = forward(90, DType::bf16, head_dim, head_dim, true);
-            request.key_index_2d = {64, true, true};
-            request.has_block_mask = has_block_mask;
+            request.terms.by_index_2d.keys = {64, true, true};
+            request.mask.has_block_mask = has_block_mask;
             const KernelConfig config = first(request);
             const ForwardSchedule& schedule = *config.schedule;
             const bool is_short = !has_block_mask && head_dim <= 80;
@@ -184,7 +184,7 @@ TEST_CASE("Hopper's backward sums by products where tiles are whole rows of a gr
                 CAPTURE(head_dim);
                 KernelRequest request = forward(90, DType::bf16, head_dim, head_dim, true);
                 request.kind = KernelKind::backward_fused;
-                request.index_2d_reads = {width, 1, 1, true, linear, 2};
+                request.gradients.index_2d = {width, 1, 1, true, linear, 2};
                 const bool can = linear && width % 16 == 0 && 128 % width == 0;
                 bool some = false;
                 const std::vector<KernelConfig> all = of_hopper(request);
@@ -259,7 +259,7 @@ TEST_CASE(
             REQUIRE(layout.bytes <= shared_memory_limit(90));
             REQUIRE(sizes.query_tile == config.query_tile);
             REQUIRE(sizes.key_tile == config.key_tile);
-            REQUIRE(sizes.bias_bytes == request.bias_bytes);
+            REQUIRE(sizes.bias_bytes == request.terms.plain.bias_bytes);
             REQUIRE(layout.header_bytes <= layout.unit);
 
             const std::array rings = {layout.queries,  layout.keys,      layout.values,
@@ -294,20 +294,21 @@ TEST_CASE(
             check(plain);
             for (const int bytes : {2, 4}) {
                 KernelRequest biased = plain;
-                biased.bias_bytes = bytes;
+                biased.terms.plain.bias_bytes = bytes;
                 check(biased);
             }
             for (int keys = 0; keys <= 2; ++keys)
                 for (int distances = 0; distances <= 2; ++distances) {
                     KernelRequest tabulated = plain;
-                    tabulated.tabulated.keys = tabulated.tabulated_by_index_2d.keys = keys;
-                    tabulated.tabulated.distances = tabulated.tabulated_by_index_2d.distances =
-                        distances;
+                    tabulated.terms.plain.tabulated.keys =
+                        tabulated.terms.by_index_2d.tabulated.keys = keys;
+                    tabulated.terms.plain.tabulated.distances =
+                        tabulated.terms.by_index_2d.tabulated.distances = distances;
                     if (keys + distances > 0 && of_hopper(tabulated).empty()) continue;
                     check(tabulated);
                     for (const int width : {14, 16, 32, 64, 128}) {
-                        tabulated.key_index_2d = {width, true, width <= 64};
-                        tabulated.key_index_2d.adds_to_products = true;
+                        tabulated.terms.by_index_2d.keys = {width, true, width <= 64};
+                        tabulated.terms.by_index_2d.keys.adds_to_products = true;
                         check(tabulated);
                     }
                 }
@@ -356,7 +357,7 @@ TEST_CASE("tiles of a block mask have 128 rows, unless a schedule asks for more"
     for (const int head_dim : {64, 80, 96, 128}) {
         CAPTURE(head_dim);
         KernelRequest request = forward(90, DType::bf16, head_dim, head_dim, true);
-        request.has_block_mask = true;
+        request.mask.has_block_mask = true;
         const KernelConfig config = first(request);
         CHECK(config.query_tile == 128);
         const auto schedules = forward_schedules(request);
@@ -391,7 +392,7 @@ TEST_CASE("few queries by a warpgroup leave room for three blocks, and other ker
             CHECK(3 * (config.shared_bytes + kStatic + kReserved) <= kMultiprocessorBytes);
 
             KernelRequest other = request;
-            other.has_block_mask = true;
+            other.mask.has_block_mask = true;
             CHECK(!plan::sm80::is_of_warpgroups(plan::sm80::few_queries_kernel(other)));
             other = request;
             other.kv_dtype = DType::e4m3;
@@ -430,17 +431,17 @@ TEST_CASE("a backward that spilled works on fewer rows at a time, where that hel
     for (std::size_t i = 0; i < all.size(); ++i)
         CHECK(all[i].saves_registers == static_cast<int>(i));
     // The first step would be the same kernel.
-    for (bool KernelRequest::*begins :
-         {&KernelRequest::gradients_vary, &KernelRequest::computes_columns}) {
-        KernelRequest greedy = request;
-        greedy.*begins = true;
+    KernelRequest varies = request, computes = request;
+    varies.gradients.vary = true;
+    computes.derivative.computes_columns = true;
+    for (const KernelRequest& greedy : {varies, computes}) {
         CHECK(candidates(greedy).size() == 3);
         CHECK(candidates(greedy)[1].saves_registers == 2);
     }
     request.head_dim = request.head_dim_v = 16;
     CHECK(candidates(request).size() == 1);
     CHECK(first(request).saves_registers == 0);
-    request.is_long = true;
+    request.work.is_long = true;
     CHECK(candidates(request).size() == 1);
     CHECK(first(request).saves_registers == 2);
 }
@@ -448,10 +449,10 @@ TEST_CASE("a backward that spilled works on fewer rows at a time, where that hel
 TEST_CASE("a large program with much for each element has short tiles, which may spill a little") {
     KernelRequest request = forward(90, DType::bf16, 64, 64, true);
     request.kind = KernelKind::backward_fused;
-    request.copied_instructions = 100;
+    request.work.copied_instructions = 100;
     CHECK(first(request).query_tile == 128);
     CHECK_FALSE(first(request).writes_scores_once);
-    request.is_large = true;
+    request.work.is_large = true;
     CHECK(first(request).query_tile == 64);
     CHECK(first(request).writes_scores_once);
     CHECK(first(request).tolerated_spills == 64);
@@ -464,7 +465,7 @@ TEST_CASE("short sequences have small tiles, and as many blocks as memory has ro
             CAPTURE(rows);
             KernelRequest request = generic_forward(90, DType::bf16, 32, 32, true);
             request.kind = kind;
-            request.most_rows = rows;
+            request.sequences.most_rows = rows;
             const std::vector<KernelConfig> all = candidates(request);
             REQUIRE(!all.empty());
             int blocks = 33; // a multiprocessor has no more than 32
@@ -484,7 +485,7 @@ TEST_CASE("short sequences have small tiles, and as many blocks as memory has ro
 TEST_CASE("sequences that do not fit in shared memory have no backward of short ones") {
     KernelRequest request = generic_forward(86, DType::f32, 32, 32, true);
     request.kind = KernelKind::backward_fused;
-    request.most_rows = 256;
+    request.sequences.most_rows = 256;
     CHECK(candidates(request).empty());
 }
 
@@ -495,10 +496,10 @@ TEST_CASE("a backward of short sequences keeps a float for each element where th
             for (const bool sums : {false, true}) {
                 KernelRequest request = generic_forward(90, DType::bf16, 32, 32, true);
                 request.kind = KernelKind::backward_fused;
-                request.most_rows = rows;
+                request.sequences.most_rows = rows;
                 const int without = first(request).shared_bytes;
                 if (has_value) request.shared_value = 0;
-                request.sums_batches = sums;
+                request.gradients.by_batch = sums;
                 const KernelConfig config = first(request);
                 const bool keeps_value = has_value && rows == 64;
                 CHECK(config.entry == "flexc_backward_short");
@@ -514,17 +515,17 @@ TEST_CASE("a long program keeps tiles that spill some words") {
             request.kind = kind;
             // The first form of a tile of the backward may spill a few words.
             CHECK(first(request).tolerated_spills == (kind == KernelKind::forward ? 0 : 16));
-            request.is_long = true;
+            request.work.is_long = true;
             CHECK(first(request).tolerated_spills == 128);
         }
 }
 
 TEST_CASE("elements that compute much and read tables on chip have short tiles, which may spill") {
     KernelRequest request = forward(90, DType::bf16, 64, 64, true);
-    request.table_entries = {64};
+    request.terms.with_tables.entries = {64};
     for (const int instructions : {10, 69}) {
         CAPTURE(instructions);
-        request.element_instructions = instructions;
+        request.work.element_instructions = instructions;
         const KernelConfig config = first(request);
         REQUIRE(config.stages_tables());
         CHECK((config.key_tile >= 112) == (instructions == 10));
@@ -545,7 +546,7 @@ TEST_CASE("a forward that spills more than the next smaller tile saves passes it
 TEST_CASE("what spills little saves registers, what spills much has smaller tiles") {
     KernelRequest request = forward(90, DType::bf16, 64, 64, true);
     request.kind = KernelKind::backward_fused;
-    request.computes_rows = true;
+    request.derivative.computes_rows = true;
     for (const bool has_score_mod : {false, true}) {
         request.has_score_mod = has_score_mod;
         const std::vector<KernelConfig> all = of_hopper(request);
@@ -576,12 +577,12 @@ TEST_CASE("a mask that computes much for a query saves registers of the warps th
         KernelRequest request = forward(90, DType::bf16, head_dim, head_dim, true);
         request.kind = KernelKind::backward_fused;
         request.has_score_mod = false;
-        request.has_block_mask = request.computes_rows = true;
+        request.mask.has_block_mask = request.derivative.computes_rows = true;
         const std::vector<std::pair<int, std::vector<int>>> forms = {
             {100, {0, 2}}, {240, {0, 1, 2}}, {480, {1, 2}}};
         for (const auto& [instructions, expected] : forms) {
             CAPTURE(instructions);
-            request.row_instructions = instructions;
+            request.work.row_instructions = instructions;
             const std::vector<KernelConfig> all = of_hopper(request);
             REQUIRE(all.size() % expected.size() == 0);
             for (std::size_t i = 0; i < all.size(); ++i) {
@@ -596,17 +597,17 @@ TEST_CASE("the first form with a dense bias, or with sums one by one, may spill 
     KernelRequest request = forward(90, DType::bf16, 128, 128, true);
     request.kind = KernelKind::backward_fused;
     CHECK(first(request).tolerated_spills == 16);
-    request.bias_bytes = 2;
+    request.bias.bytes = 2;
     CHECK(first(request).tolerated_spills == 0);
-    request.bias_bytes = 0;
-    request.adds_elements = true;
+    request.bias.bytes = 0;
+    request.gradients.by_element = true;
     CHECK(first(request).tolerated_spills == 0);
 }
 
 TEST_CASE("a derivative that is folded into P subtracts references apart before it gives way") {
     KernelRequest request = forward(90, DType::bf16, 128, 128, true);
     request.kind = KernelKind::backward_fused;
-    request.has_score_mod = request.derivative_uses_score = true;
+    request.has_score_mod = request.derivative.uses_score = request.gradients.any = true;
     const auto forms = [&] {
         std::vector<int> of_all;
         for (const KernelConfig& config : of_hopper(request)) {
@@ -617,9 +618,9 @@ TEST_CASE("a derivative that is folded into P subtracts references apart before 
         return of_all;
     };
     CHECK(forms() == std::vector{0, 1, 2, 3}); // beside gradients of buffers
-    request.folds_derivative = true;
+    request.gradients.any = false;
     CHECK(forms() == std::vector{0, 2, 3, 4});
-    request.has_window = true;
+    request.mask.has_window = true;
     CHECK(forms() == std::vector{0, 2, 4});
     const KernelConfig last = of_hopper(request).back();
     CHECK(last.is_persistent);
@@ -631,14 +632,14 @@ TEST_CASE("a derivative that is folded into P subtracts references apart before 
 TEST_CASE("derivatives by 64-bit integers begin with what their heads' widths leave room for") {
     KernelRequest request = forward(90, DType::bf16, 128, 128, true);
     request.kind = KernelKind::backward_fused;
-    request.has_gradients = request.computes_rows = true;
+    request.gradients.any = request.derivative.computes_rows = true;
     const auto first_form = [&](int head_dim) {
         request.head_dim = request.head_dim_v = head_dim;
         return std::pair(first(request).query_tile, first(request).saves_registers);
     };
     CHECK(first_form(64) == std::pair(128, 0));
     CHECK(first_form(128) == std::pair(64, 0));
-    request.partials_are_wide = true;
+    request.gradients.partials_are_wide = true;
     CHECK(first_form(64) == std::pair(64, 0));
     CHECK(first_form(112) == std::pair(64, 0));
     CHECK(first_form(128) == std::pair(64, 3));
@@ -658,13 +659,13 @@ TEST_CASE("only warps that do more than load save registers by themselves") {
     };
     CHECK_FALSE(saves_beside(loads));
     KernelRequest folds = loads;
-    folds.derivative_uses_score = folds.folds_derivative = true;
+    folds.derivative.uses_score = true;
     CHECK_FALSE(saves_beside(folds));
     KernelRequest rows = loads, partials = loads, derivatives = loads, biases = loads;
-    rows.computes_rows = true;
-    partials.partials_use_score = true;
-    derivatives.derivative_uses_score = true;
-    biases.bias_bytes = 2;
+    rows.derivative.computes_rows = true;
+    partials.gradients.partials_use_score = true;
+    derivatives.derivative.uses_score = derivatives.gradients.any = true;
+    biases.bias.bytes = 2;
     for (const KernelRequest& request : {rows, partials, derivatives, biases})
         CHECK(saves_beside(request));
 }
@@ -696,7 +697,7 @@ TEST_CASE("tiles of Hopper's backward are short where the derivative needs each 
         KernelRequest request = forward(90, DType::bf16, head_dim, head_dim, true);
         request.kind = KernelKind::backward_fused;
         CHECK(first(request).query_tile == (head_dim <= 64 ? 128 : 64));
-        request.derivative_uses_score = true;
+        request.derivative.uses_score = true;
         CHECK(first(request).query_tile == 64);
     }
 }
@@ -704,11 +705,11 @@ TEST_CASE("tiles of Hopper's backward are short where the derivative needs each 
 TEST_CASE("sums of queries are gathered where all of them have memory") {
     KernelRequest request = forward(90, DType::bf16, 128, 128, true);
     request.kind = KernelKind::backward_fused;
-    request.derivative_uses_score = true;
+    request.derivative.uses_score = true;
     const int without = first(request).shared_bytes;
     for (int sums = 1; sums <= 8; ++sums) {
         CAPTURE(sums);
-        request.query_sums = sums;
+        request.gradients.by_query = sums;
         const KernelConfig config = first(request);
         const int bytes = sums * 4 * 8 * config.query_tile * 4 + 16; // slots, warps, floats
         const bool fits = without + bytes <= shared_memory_limit(90);
@@ -716,7 +717,7 @@ TEST_CASE("sums of queries are gathered where all of them have memory") {
         CHECK(config.query_sums == (fits ? sums : 0));
         CHECK(config.shared_bytes == without + (fits ? bytes : 0));
     }
-    request.query_sums = 1;
+    request.gradients.by_query = 1;
     request.head_dim = 192;
     CHECK(first(request).query_sums == 0); // keys are shared
 }
@@ -726,7 +727,7 @@ TEST_CASE("Hopper's backward of wide heads shares the keys of a tile between war
         for (const int head_dim_v : {8, 64, 120, 128, 136, 192, 256}) {
             KernelRequest request = forward(90, DType::bf16, head_dim, head_dim_v, true);
             request.kind = KernelKind::backward_fused;
-            request.has_block_mask = true;
+            request.mask.has_block_mask = true;
             const KernelConfig config = first(request);
             REQUIRE(config.family == "sm90");
             const bool is_wide = std::max(head_dim, head_dim_v) > 128;
@@ -764,7 +765,7 @@ TEST_CASE("a generic backward has room for sums of few entries beside its tile")
                                  .head_dim = head_dim,
                                  .head_dim_v = head_dim,
                                  .has_score_mod = true,
-                                 .few_entries = few_entries,
+                                 .gradients = {.few_entries = few_entries},
                                  .generic_because = "this test is of it"})[0];
     };
     CHECK(generic(80, 64, 0).table_words == 0);

@@ -145,7 +145,7 @@ TEST_CASE("copies of what is computed for each element are few where it is much"
         const int copies = program->mod().band.found() ? 3 : 2;
         if (variant.candidates.front().family == "sm90" &&
             !variant.candidates.front().writes_scores_once)
-            CHECK(copies * variant.request.element_instructions <= 140);
+            CHECK(copies * variant.request.work.element_instructions <= 140);
     }
 }
 

@@ -75,7 +75,7 @@ TEST_CASE("schedules start with the choice, differ, and fit in shared memory") {
 TEST_CASE("polynomials relieve the special function unit where it is what a forward waits for") {
     const auto chosen = [](int head_dim, ScoreWork work) {
         KernelRequest request = hopper_forward(head_dim, true);
-        request.score_work = work;
+        request.work.of_score = work;
         return forward_schedules(request).front().polynomials;
     };
     CHECK(chosen(64, {.instructions = 4, .special_functions = 1}) > 0);

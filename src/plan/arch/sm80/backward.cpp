@@ -32,7 +32,8 @@ constexpr std::array kQueryShapes = {
 int key_kernel_bytes(const KernelRequest& request, const BackwardShape& shape,
                      int table_words = 0) {
     ::sm80::TileSizes sizes = sizes_of(request, shape);
-    if (table_words > 0) sizes.table_sums = {request.few_entries, table_words, shape.warps};
+    if (table_words > 0)
+        sizes.table_sums = {request.gradients.few_entries, table_words, shape.warps};
     return ::sm80::backward_key_layout(sizes).bytes;
 }
 int query_kernel_bytes(const KernelRequest& request, const BackwardShape& shape) {
@@ -47,7 +48,7 @@ constexpr int kSpillsOfTables = 32;
 int table_words_of(const KernelRequest& request, const BackwardShape& shape) {
     // Each warp needs whole panels of this many keys.
     constexpr int kPanelKeys = 64;
-    if (request.few_entries == 0 || shape.key_tile % kPanelKeys != 0) return 0;
+    if (request.gradients.few_entries == 0 || shape.key_tile % kPanelKeys != 0) return 0;
     for (const int words : {4096, 2048, 1024, 512, 256})
         if (key_kernel_bytes(request, shape, words) <= shared_memory_limit(request.arch))
             return words;
@@ -85,20 +86,21 @@ KernelConfig key_kernel(const KernelRequest& request, const BackwardShape& shape
     config.table_words = table_words_of(request, shape);
     config.shared_bytes = key_kernel_bytes(request, shape, config.table_words);
     config.saves_registers = saves_registers;
-    config.has_block_mask = request.has_block_mask;
+    config.has_block_mask = request.mask.has_block_mask;
     config.owns_keys = true;
-    config.writes_scores_once = request.reads_much();
-    config.tolerated_spills = request.is_long          ? kSpillsOfLong
+    config.writes_scores_once = request.work.reads_much();
+    config.tolerated_spills = request.work.is_long     ? kSpillsOfLong
                               : config.table_words > 0 ? kSpillsOfTables
                                                        : 0;
     config.reason = request.kind == KernelKind::backward_fused
                         ? "dk and dv of a tile of keys, dq by atomic additions"
                         : "dk and dv of a tile of keys, in a fixed order";
     if (config.table_words > 0)
-        config.reason += formatted("; sums of up to {} entries on chip for {}", config.table_words,
-                                   request.few_entries == 1
-                                       ? std::string("a gradient")
-                                       : formatted("each of {} gradients", request.few_entries));
+        config.reason +=
+            formatted("; sums of up to {} entries on chip for {}", config.table_words,
+                      request.gradients.few_entries == 1
+                          ? std::string("a gradient")
+                          : formatted("each of {} gradients", request.gradients.few_entries));
     return config;
 }
 
@@ -106,7 +108,7 @@ KernelConfig key_kernel(const KernelRequest& request, const BackwardShape& shape
 // first one that does not spill is used. None if such sequences do not fit in shared memory.
 std::vector<KernelConfig> short_key_candidates(const KernelRequest& request) {
     constexpr int kRowsOfWarp = 16;
-    const int rows = request.most_rows;
+    const int rows = request.sequences.most_rows;
     const BackwardShape shape{rows, rows, rows / kRowsOfWarp, 1};
     KernelConfig config = key_kernel(request, shape, 0);
     config.template_path = "backward_short.cu";
@@ -115,13 +117,13 @@ std::vector<KernelConfig> short_key_candidates(const KernelRequest& request) {
     config.writes_scores_once = false;
     config.is_short = true;
     if (rows <= kMostRowsWithValues) config.shared_value = request.shared_value;
-    const int floats = (config.shared_value != ir::kNoNode) + request.sums_batches;
+    const int floats = (config.shared_value != ir::kNoNode) + request.gradients.by_batch;
     config.shared_bytes = ::sm80::backward_short_layout(sizes_of(request, shape)).bytes +
                           floats * ::sm80::tile_float_bytes(rows, rows);
     if (config.shared_bytes > shared_memory_limit(request.arch)) return {};
     config.tolerated_spills = kSpillsOfSequence;
     config.reason = "dq, dk and dv of one sequence after another";
-    if (request.sums_batches) config.reason += ", gradients of buffers summed over them";
+    if (request.gradients.by_batch) config.reason += ", gradients of buffers summed over them";
     std::vector<KernelConfig> candidates;
     for (const int registers : {96, 128, 168, 255}) {
         config.blocks_at_once =
@@ -135,7 +137,7 @@ std::vector<KernelConfig> short_key_candidates(const KernelRequest& request) {
 } // namespace
 
 std::vector<KernelConfig> backward_candidates(const KernelRequest& request, bool) {
-    if (request.most_rows != 0) return short_key_candidates(request);
+    if (request.sequences.most_rows != 0) return short_key_candidates(request);
     const int columns = padded_columns(request.head_dim) + padded_columns(request.head_dim_v);
     const auto first_that = [&](auto fits) {
         return std::ranges::find_if(kKeyShapes, [&](const BackwardShape& shape) {
@@ -158,11 +160,12 @@ std::vector<KernelConfig> backward_candidates(const KernelRequest& request, bool
     constexpr int kFewRows = 2, kMostSavings = 3;
     const bool crowded =
         chosen.key_tile * (request.head_dim + request.head_dim_v) >= 128 * 32 * chosen.warps;
-    const bool adds_elements =
-        table_words_of(request, chosen) > 0 ? request.adds_many_entries : request.gradients_vary;
-    const bool begins_with_first = adds_elements || request.computes_columns;
+    const bool adds_elements = table_words_of(request, chosen) > 0
+                                   ? request.gradients.adds_many_entries
+                                   : request.gradients.vary;
+    const bool begins_with_first = adds_elements || request.derivative.computes_columns;
     std::vector<KernelConfig> candidates;
-    for (int savings = request.is_long ? kFewRows : 0; savings <= kMostSavings; ++savings) {
+    for (int savings = request.work.is_long ? kFewRows : 0; savings <= kMostSavings; ++savings) {
         const bool is_same = savings == 1 && begins_with_first;
         if (!is_same && (crowded || candidates.empty()))
             candidates.push_back(key_kernel(request, chosen, savings));
@@ -189,8 +192,8 @@ KernelConfig query_kernel(const KernelRequest& request) {
     config.warps = chosen.warps;
     config.stages = chosen.stages;
     config.shared_bytes = query_kernel_bytes(request, chosen);
-    config.has_block_mask = request.has_block_mask;
-    config.writes_scores_once = request.reads_much();
+    config.has_block_mask = request.mask.has_block_mask;
+    config.writes_scores_once = request.work.reads_much();
     config.reason = "dq of a tile of queries, in a fixed order";
     return config;
 }

@@ -64,7 +64,7 @@ KernelConfig configured(const KernelRequest& request, const Shape& shape) {
     config.warps = shape.warps;
     config.stages = kStages;
     config.shared_bytes = shared_bytes(request, shape);
-    config.has_block_mask = request.has_block_mask;
+    config.has_block_mask = request.mask.has_block_mask;
     config.reason =
         request.dtype == DType::f32 ? "mma.sync on floats split into TF32 pairs, " : "mma.sync, ";
     config.reason += std::to_string(shape.query_tile / shape.warps) + " rows a warp";
@@ -79,7 +79,8 @@ constexpr std::array kShortShapes = {Shape{16, 16, 1}, Shape{32, 32, 1}, Shape{6
 // Returns the kernel for short sequences, then the same kernel with half as many resident blocks,
 // which is compiled if the first one spills.
 std::vector<KernelConfig> short_candidates(const KernelRequest& request) {
-    const Shape& shape = *std::ranges::find(kShortShapes, request.most_rows, &Shape::query_tile);
+    const Shape& shape =
+        *std::ranges::find(kShortShapes, request.sequences.most_rows, &Shape::query_tile);
     KernelConfig config = configured(request, shape);
     config.template_path = "forward_short.cu";
     config.entry = "flexc_forward_short";
@@ -112,8 +113,8 @@ int blocks_at_once(const KernelRequest& request, int registers, int warps, int s
 }
 
 std::vector<KernelConfig> forward_candidates(const KernelRequest& request, bool is_last_resort) {
-    if (request.most_rows != 0) return short_candidates(request);
-    if (request.has_few_queries) return {few_queries_kernel(request)};
+    if (request.sequences.most_rows != 0) return short_candidates(request);
+    if (request.sequences.has_few_queries) return {few_queries_kernel(request)};
     const std::span<const Shape> shapes =
         request.dtype == DType::f32 ? std::span<const Shape>(kFloatShapes) : kShapes;
     const std::size_t most = is_last_resort ? 1 : kMostCandidates;
@@ -153,7 +154,7 @@ KernelConfig few_queries_kernel(const KernelRequest& request) {
     config.reason = "few queries: heads that share keys in one tile, keys in parts";
     const ::sm90::FewSizes of_warpgroup = warpgroup_sizes(request, shape.key_tile);
     if (request.arch == 90 && request.has_own_instructions && of_warpgroup.suits() &&
-        !request.kv_dtype && !request.has_block_mask) {
+        !request.kv_dtype && !request.mask.has_block_mask) {
         config.template_path = kFewByWarpgroups;
         config.shared_bytes =
             std::max(::sm80::few_bytes(sizes_of(shape), 1), ::sm90::few_layout(of_warpgroup).bytes);

@@ -114,7 +114,7 @@ PassPlan backward(const Program& program, const KernelConfig& main) {
     const bool is_fused = !is_split && !main.is_short;
     const int head_dim = program.options().head_dim;
     KernelRequest of_dq = program.request(KernelKind::backward_dq);
-    of_dq.has_block_mask = main.has_block_mask;
+    of_dq.mask.has_block_mask = main.has_block_mask;
     const bool has_sink = program.mod().sink != ir::kNoNode;
     // A block that has a whole sequence computes delta and references of its queries itself, unless
     // a sink needs them before.
@@ -148,7 +148,7 @@ PassPlan backward(const Program& program, const KernelConfig& main) {
     if (is_fused) of_keys.writes = {kDqAccumulator};
     of_keys.by_heads = is_split;
     if (main.is_short) make_persistent(main, of_keys);
-    pass.heads_have_own_keys = main.is_short && program.request(main.kind).sums_batches;
+    pass.heads_have_own_keys = main.is_short && program.request(main.kind).gradients.by_batch;
     pass.steps.push_back(std::move(of_keys));
     if (!main.is_short) {
         Launch of_queries =
@@ -200,7 +200,7 @@ void add_few_queries(const Program& program, PassPlan& pass) {
             .element_bytes = static_cast<int>(size_of(request.dtype)),
             .key_element_bytes =
                 static_cast<int>(size_of(request.kv_dtype.value_or(request.dtype))),
-            .has_scales = request.has_entry_scales};
+            .has_scales = request.sequences.has_entry_scales};
 }
 
 const Family& family() {

@@ -41,7 +41,7 @@ bool shares_keys(const KernelRequest& request) { return heads_of(request).shares
 // Returns what is read and summed by a 2-D key index. Nothing if warpgroups share keys, because no
 // shared memory is left to stage it.
 passes::Index2dReads index_2d_of(const KernelRequest& request) {
-    return shares_keys(request) ? passes::Index2dReads{} : request.index_2d_reads;
+    return shares_keys(request) ? passes::Index2dReads{} : request.gradients.index_2d;
 }
 // Tiles of a dense bias leave no shared memory for it either.
 passes::Index2dReads index_2d_of(const KernelRequest& request, const FusedTile& tile) {
@@ -64,11 +64,11 @@ BackwardShape shape_of(const KernelRequest& request, const FusedTile& tile) {
     shape.query_tile = tile.query_tile;
     shape.d_scores_stages = tile.d_scores_stages;
     shape.bias_stages = tile.bias_stages;
-    shape.bias_bytes = request.bias_bytes;
+    shape.bias_bytes = request.bias.bytes;
     shape.adds_bias_gradients = tile.adds_bias_gradients;
-    shape.biases_are_narrow = request.biases_are_narrow;
-    shape.sums_tile = request.sums_distances || index_2d.width != 0 || tile.table_words > 0 ||
-                      request.sums_shifts;
+    shape.biases_are_narrow = request.bias.has_narrow_gradient;
+    shape.sums_tile = request.gradients.by_distance || index_2d.width != 0 ||
+                      tile.table_words > 0 || request.gradients.by_shift;
     shape.table_words = tile.table_words;
     shape.row_bytes = shape.most_row_bytes();
     shape.key_width = index_2d.width;
@@ -76,16 +76,16 @@ BackwardShape shape_of(const KernelRequest& request, const FusedTile& tile) {
     shape.column_reads = tile.stages_columns ? index_2d.by_column : 0;
     shape.column_bytes = index_2d.column_bytes;
     shape.column_sums = tile.stages_sums && index_2d.sums_columns ? index_2d.width : 0;
-    shape.has_block_mask = request.has_block_mask;
-    shape.is_ragged = request.is_ragged;
+    shape.has_block_mask = request.mask.has_block_mask;
+    shape.is_ragged = request.sequences.is_ragged;
     // Persistent blocks pay off if blocks are short, or if some of them have no queries to visit.
     // Without a mask, not with gradients of buffers, whose sums at a block's end take longer then.
     constexpr int kShortHeadDim = 64;
     const bool is_short =
-        !request.has_gradients && std::max(request.head_dim, request.head_dim_v) <= kShortHeadDim;
-    shape.is_persistent =
-        (request.has_block_mask || request.has_window || request.is_ragged || is_short) &&
-        request.index_2d_reads.width == 0 && shape.can_be_persistent();
+        !request.gradients.any && std::max(request.head_dim, request.head_dim_v) <= kShortHeadDim;
+    shape.is_persistent = (request.mask.has_block_mask || request.mask.has_window ||
+                           request.sequences.is_ragged || is_short) &&
+                          request.gradients.index_2d.width == 0 && shape.can_be_persistent();
     return shape;
 }
 
@@ -97,7 +97,7 @@ bool fits(const KernelRequest& request, const BackwardShape& shape) {
 // shape itself if these do not all fit.
 BackwardShape with_query_sums(const KernelRequest& request, const BackwardShape& shape) {
     BackwardShape gathering = shape;
-    gathering.query_sums = request.query_sums;
+    gathering.query_sums = request.gradients.by_query;
     return !shape.shares_keys() && fits(request, gathering) ? gathering : shape;
 }
 
@@ -108,14 +108,15 @@ bool writes_scores_once(const KernelRequest& request) {
     // In instructions. The library's mods have at most 128, and those that change scores have no
     // block mask.
     constexpr int kMost = 140, kMostWhereShort = 60;
-    const bool is_short = request.is_large || (request.has_score_mod && request.has_block_mask);
+    const bool is_short =
+        request.work.is_large || (request.has_score_mod && request.mask.has_block_mask);
     // Functions of scores, together with gradients of buffers, leave too few registers for two
     // copies.
     constexpr int kNarrowHeads = 192;
-    if (request.partials_use_score && request.score_work.special_functions != 0 &&
+    if (request.gradients.partials_use_score && request.work.of_score.special_functions != 0 &&
         request.head_dim + request.head_dim_v > kNarrowHeads)
         return true;
-    return request.copied_instructions > (is_short ? kMostWhereShort : kMost);
+    return request.work.copied_instructions > (is_short ? kMostWhereShort : kMost);
 }
 
 bool suits(const KernelRequest& request, const FusedTile& tile) {
@@ -135,21 +136,22 @@ bool suits(const KernelRequest& request, const FusedTile& tile) {
     // - What elements compute from values of queries would spill, and so would derivatives that
     //   they compute with 64-bit integers.
     constexpr int kMostFromRows = 20; // instructions
-    const bool computes_from_rows = request.has_score_mod && !request.has_block_mask &&
-                                    request.computes_rows &&
-                                    request.element_instructions > kMostFromRows;
+    const bool computes_from_rows = request.has_score_mod && !request.mask.has_block_mask &&
+                                    request.derivative.computes_rows &&
+                                    request.work.element_instructions > kMostFromRows;
     if (tile.query_tile == 2 * kRowBlock &&
-        (request.head_dim > 64 || request.adds_elements || request.derivative_uses_score ||
-         computes_from_rows || request.partials_are_wide ||
-         (request.is_large && writes_scores_once(request)) || request.sums_distances ||
-         request.sums_tables || request.grid_places > 0 || request.sums_shifts))
+        (request.head_dim > 64 || request.gradients.by_element || request.derivative.uses_score ||
+         computes_from_rows || request.gradients.partials_are_wide ||
+         (request.work.is_large && writes_scores_once(request)) || request.gradients.by_distance ||
+         request.gradients.by_table || request.gradients.grid_places > 0 ||
+         request.gradients.by_shift))
         return false;
     return accumulators <= kMostAccumulators && fits(request, shape_of(request, tile));
 }
 
 // Returns the best tile that copies dense biases or adds their gradients; nothing if none fits.
 std::optional<FusedTile> bias_tile_of(const KernelRequest& request) {
-    if (shares_keys(request) || (request.bias_bytes == 0 && !request.adds_bias_gradients))
+    if (shares_keys(request) || (request.bias.bytes == 0 && !request.bias.adds_gradients))
         return {};
     for (FusedTile tile : {FusedTile{2 * kRowBlock, false, false, 2, 1},
                            {2 * kRowBlock, false, false, 1, 1},
@@ -157,13 +159,13 @@ std::optional<FusedTile> bias_tile_of(const KernelRequest& request) {
                            {kRowBlock, false, false, 2, 1},
                            {kRowBlock, false, false, 1, 1},
                            {kRowBlock, false, false, 2, 0}}) {
-        tile.adds_bias_gradients = request.adds_bias_gradients;
-        if (tile.bias_stages > 0 && request.bias_bytes == 0) continue;
+        tile.adds_bias_gradients = request.bias.adds_gradients;
+        if (tile.bias_stages > 0 && request.bias.bytes == 0) continue;
         // The second half of the queries waits in registers as dS, so gradients of biases must
         // equal dS.
-        if (tile.query_tile > kRowBlock && !request.biases_are_of_scores) continue;
+        if (tile.query_tile > kRowBlock && !request.bias.has_gradient_of_score) continue;
         // Warps that add from the tile of dS release it one tile later than others do.
-        const bool reads_tile = tile.adds_bias_gradients && request.biases_are_narrow;
+        const bool reads_tile = tile.adds_bias_gradients && request.bias.has_narrow_gradient;
         if (reads_tile && tile.d_scores_stages == 1) continue;
         if (tile.has_dense_bias() && suits(request, tile)) return tile;
     }
@@ -173,13 +175,13 @@ std::optional<FusedTile> bias_tile_of(const KernelRequest& request) {
 // Returns the tile with as much memory for sums of grids or tables as fits. Without any, gradients
 // are added one by one.
 FusedTile with_tables(const KernelRequest& request, FusedTile tile) {
-    if (request.grid_places > 0) {
+    if (request.gradients.grid_places > 0) {
         FusedTile of_grid = tile;
-        of_grid.grid_places = request.grid_places;
-        of_grid.table_words = ::sm90::grid_words(request.grid_places);
+        of_grid.grid_places = request.gradients.grid_places;
+        of_grid.table_words = ::sm90::grid_words(request.gradients.grid_places);
         if (fits(request, shape_of(request, of_grid))) return of_grid;
     }
-    if (!request.sums_tables) return tile;
+    if (!request.gradients.by_table) return tile;
     for (const int words : {2048, 1024, 512}) {
         tile.table_words = words;
         if (fits(request, shape_of(request, tile))) return tile;
@@ -192,9 +194,10 @@ FusedTile with_tables(const KernelRequest& request, FusedTile tile) {
 // registers, as if derivatives of buffers use the score.
 bool can_spill_beside(const KernelRequest& request) {
     const bool adds_derivatives_of_score =
-        request.partials_use_score || (request.derivative_uses_score && !request.folds_derivative);
-    return request.computes_rows || adds_derivatives_of_score || request.bias_bytes > 0 ||
-           request.adds_bias_gradients;
+        request.gradients.partials_use_score ||
+        (request.derivative.uses_score && !request.folds_derivative());
+    return request.derivative.computes_rows || adds_derivatives_of_score ||
+           request.bias.bytes > 0 || request.bias.adds_gradients;
 }
 
 // Returns the forms of a tile in the order in which they are tried. There is only the first if
@@ -210,20 +213,20 @@ std::vector<RegisterForm> register_forms(const KernelRequest& request) {
     std::vector<RegisterForm> forms;
     if (!request.has_score_mod) {
         constexpr int kMostOfFirst = 320; // instructions of a query, beyond which it spills much
-        if (request.row_instructions <= kMostOfFirst) forms.push_back(keeps_all);
-        if (request.row_instructions > kMostOfPosition) forms.push_back(saves_beside);
+        if (request.work.row_instructions <= kMostOfFirst) forms.push_back(keeps_all);
+        if (request.work.row_instructions > kMostOfPosition) forms.push_back(saves_beside);
         forms.push_back(saves_all);
         return forms;
     }
     constexpr int kRoomForWide = 224; // columns of keys and values together
-    if (request.partials_are_wide && request.head_dim + request.head_dim_v > kRoomForWide)
+    if (request.gradients.partials_are_wide && request.head_dim + request.head_dim_v > kRoomForWide)
         return {modifies_in_parts};
     forms.push_back(keeps_all);
-    const bool is_quick = !request.computes_much();
+    const bool is_quick = !request.work.computes_much();
     if (is_quick && can_spill_beside(request)) forms.push_back(saves_beside);
     forms.push_back(saves_all);
-    if (!request.folds_derivative || !request.has_window) forms.push_back(modifies_in_parts);
-    if (request.folds_derivative && (is_quick || request.has_window))
+    if (!request.folds_derivative() || !request.mask.has_window) forms.push_back(modifies_in_parts);
+    if (request.folds_derivative() && (is_quick || request.mask.has_window))
         forms.push_back(subtracts_apart);
     return forms;
 }
@@ -276,7 +279,7 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
     config.bias_stages = tile.bias_stages;
     config.adds_bias_gradients = tile.adds_bias_gradients;
     config.table_words = tile.table_words;
-    config.sums_shifts = request.sums_shifts;
+    config.sums_shifts = request.gradients.by_shift;
     config.grid_places = tile.grid_places;
     config.saves_registers = static_cast<int>(tile.form);
     config.reports_additions = !shares && !tile.adds_bias_gradients;
@@ -290,14 +293,14 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
         shape.is_persistent ? shared_memory_limit(request.arch) : backward_layout(shape).end;
     config.stages_columns = tile.stages_columns;
     config.stages_sums = tile.stages_sums;
-    config.has_block_mask = request.has_block_mask;
+    config.has_block_mask = request.mask.has_block_mask;
     config.owns_keys = true;
     const bool is_last = at + 1 == all.size();
     // A few spilled words cost some percent, and the generic kernel has half the speed, unless
     // elements are added in memory one by one and nothing is summed on chip.
-    const bool adds_elements =
-        (request.adds_elements || request.sums_tables || request.grid_places > 0) &&
-        tile.table_words == 0 && config.key_width == 0;
+    const bool adds_elements = (request.gradients.by_element || request.gradients.by_table ||
+                                request.gradients.grid_places > 0) &&
+                               tile.table_words == 0 && config.key_width == 0;
     // Limits in bytes. A kernel that spills little is as fast in a form that saves registers. One
     // that spills more is faster with smaller tiles or, with kSavableOfElements, as the generic
     // kernel.
@@ -324,12 +327,12 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
     const bool is_first = at == 0 || all[at - 1].saving_forms == 0; // of a tile's forms
     const Tolerance tolerances[] = {
         // The computation of an element takes far longer.
-        {request.is_long && !is_last, kSpillsOfLong},
+        {request.work.is_long && !is_last, kSpillsOfLong},
         // It takes longer, and forms seldom help.
-        {request.is_large && config.writes_scores_once, 64},
+        {request.work.is_large && config.writes_scores_once, 64},
         // Warps that sum tables or shifted reads spill, which no form avoids.
         {is_first && tile.table_words > 0, 128},
-        {is_first && request.sums_shifts, 160},
+        {is_first && request.gradients.by_shift, 160},
         // What forms that save registers compute again costs more than a few words that are stored
         // once and read in each tile, but for those of warps that copy dense biases.
         {is_first && comes_again && !tile.has_dense_bias() && !adds_elements, 16},
@@ -345,7 +348,7 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
         shares || tile.adds_bias_gradients ? "additions from registers" : "TMA reductions";
     if (tile.adds_bias_gradients) config.reason += ", tiles of a dense bias's gradient";
     if (request.deterministic) config.reason += ", in the order of keys";
-    if (request.sums_shifts) config.reason += ", gradients of shifted reads by tiles";
+    if (request.gradients.by_shift) config.reason += ", gradients of shifted reads by tiles";
     if (tile.grid_places > 0)
         config.reason += ", gradients of grids by distance in shared memory";
     else if (tile.table_words > 0)

@@ -51,26 +51,26 @@ int bias_bytes_of(const KernelRequest& request, Reads reads) {
     switch (reads) {
     case Reads::by_kinds: return 0;
     case Reads::from_aligned_tables: return 0; // these have no dense bias in addition
-    case Reads::from_tables: return request.bias_bytes_with_tables;
+    case Reads::from_tables: return request.terms.with_tables.bias_bytes;
     case Reads::with_shifts: return 0; // a dense bias is one of the shifted reads
     case Reads::plain:
     case Reads::by_index_2d:
     case Reads::beside_copies: break;
     }
-    return request.bias_bytes;
+    return request.terms.plain.bias_bytes;
 }
 
 const passes::TabulatedValues& tabulated_of(const KernelRequest& request, Reads reads) {
     switch (reads) {
-    case Reads::by_index_2d: return request.tabulated_by_index_2d;
-    case Reads::by_kinds: return request.tabulated_with_kinds;
-    case Reads::from_aligned_tables: return request.tabulated_with_aligned_tables;
-    case Reads::from_tables: return request.tabulated_with_tables;
-    case Reads::with_shifts: return request.shifts.front().tabulated;
+    case Reads::by_index_2d: return request.terms.by_index_2d.tabulated;
+    case Reads::by_kinds: return request.terms.by_kinds.tabulated;
+    case Reads::from_aligned_tables: return request.terms.with_aligned_tables.tabulated;
+    case Reads::from_tables: return request.terms.with_tables.tabulated;
+    case Reads::with_shifts: return request.terms.with_shifts.front().tabulated;
     case Reads::plain:
     case Reads::beside_copies: break;
     }
-    return request.tabulated;
+    return request.terms.plain.tabulated;
 }
 
 // Whether TMA loads rows of so many columns slowly, because they are not whole sectors of memory.
@@ -84,10 +84,12 @@ bool has_slow_rows(int columns) {
 // Returns why threads copy keys and values; empty if TMA loads them. Whatever else is staged needs
 // the same threads, or TMA.
 std::string why_copied(const KernelRequest& request) {
-    if (!request.scattered_in.empty()) return formatted("they lie in {}", request.scattered_in);
-    const bool stages_nothing = request.bias_bytes == 0 && request.shifts.empty() &&
-                                request.table_entries.empty() && request.key_index_2d.width == 0 &&
-                                !request.tabulated.any();
+    if (!request.sequences.scattered_in.empty())
+        return formatted("they lie in {}", request.sequences.scattered_in);
+    const bool stages_nothing =
+        request.terms.plain.bias_bytes == 0 && request.terms.with_shifts.empty() &&
+        request.terms.with_tables.entries.empty() && request.terms.by_index_2d.keys.width == 0 &&
+        !request.terms.plain.tabulated.any();
     if (stages_nothing && (has_slow_rows(request.head_dim) || has_slow_rows(request.head_dim_v)))
         return "rows are no whole sectors of memory";
     return "";
@@ -98,7 +100,7 @@ std::string why_copied(const KernelRequest& request) {
 // range of floats (bf16).
 bool multiplies_index_2d_rows(const KernelRequest& request, const ForwardSchedule& shape,
                               Reads reads) {
-    const passes::KeyIndex2d& index_2d = request.key_index_2d;
+    const passes::KeyIndex2d& index_2d = request.terms.by_index_2d.keys;
     return reads == Reads::by_index_2d && index_2d.quotients && index_2d.adds_to_products &&
            shape.key_tile == index_2d.width && request.dtype == DType::bf16;
 }
@@ -110,27 +112,30 @@ bool is_wide(const KernelRequest& request) {
 // Whether MMAs add what is added by key together with the products. Those of wide heads take so
 // long that nothing is gained, and tiles would be shorter.
 bool multiplies_key_addend(const KernelRequest& request, Reads reads) {
-    return reads == Reads::plain && request.multiplies_key_addend && !is_wide(request);
+    return reads == Reads::plain && request.terms.plain.multiplies_key_addend && !is_wide(request);
 }
 // Whether the loop over keys is that of no score mod: products bring all that is added but for
 // rows, whose addends are offsets of exponents.
 bool adds_keys_alone(const KernelRequest& request, Reads reads) {
-    if (request.multiplies_key_addend && !multiplies_key_addend(request, reads)) return false;
-    return request.adds_keys_alone && (reads == Reads::plain || reads == Reads::beside_copies);
+    if (request.terms.plain.multiplies_key_addend && !multiplies_key_addend(request, reads))
+        return false;
+    return request.terms.plain.adds_keys_alone &&
+           (reads == Reads::plain || reads == Reads::beside_copies);
 }
 
 // Whether keys are visited from the largest addend down. A block mask has an order of its own, and
 // a request's keys must start with the tile in which they end.
 bool starts_at_highest(const KernelRequest& request, Reads reads) {
-    return request.adds_by_position && reads == Reads::plain && !request.has_block_mask &&
-           !request.is_ragged && request.scattered_in.empty();
+    return request.terms.plain.adds_by_position && reads == Reads::plain &&
+           !request.mask.has_block_mask && !request.sequences.is_ragged &&
+           request.sequences.scattered_in.empty();
 }
 
 // Whether accumulators start with a function of the distance. Reading it takes shared memory longer
 // than pairs for elements do, which is less than what elements save where products are short.
 bool starts_with_distances(const KernelRequest& request, Reads reads) {
     constexpr int kWidest = 64;
-    return request.can_start_with_distances && starts_at_highest(request, reads) &&
+    return request.terms.plain.can_start_with_distances && starts_at_highest(request, reads) &&
            std::max(request.head_dim, request.head_dim_v) <= kWidest;
 }
 
@@ -144,7 +149,7 @@ passes::TabulatedValues staged_values(const KernelRequest& request, Reads reads)
 int shifted_bytes(const KernelRequest& request, const ForwardSchedule& shape, Reads reads) {
     if (reads != Reads::with_shifts) return 0;
     int bytes = 0;
-    for (const ShiftedTile& tile : request.shifts.front().tiles) {
+    for (const ShiftedTile& tile : request.terms.with_shifts.front().tiles) {
         const int queries = 64 * shape.consumers, keys = shape.key_tile;
         bytes += ::sm90::shifted_tile_layout(tile.by_key ? keys : queries,
                                              tile.by_key ? queries : keys, tile.element_bytes)
@@ -154,9 +159,9 @@ int shifted_bytes(const KernelRequest& request, const ForwardSchedule& shape, Re
 }
 
 int shifted_end_bytes(const KernelRequest& request, const ForwardSchedule& shape, Reads reads) {
-    if (reads != Reads::with_shifts || !request.shifts.front().have_ends) return 0;
+    if (reads != Reads::with_shifts || !request.terms.with_shifts.front().have_ends) return 0;
     int bytes = 0;
-    for (const ShiftedTile& tile : request.shifts.front().tiles)
+    for (const ShiftedTile& tile : request.terms.with_shifts.front().tiles)
         bytes += ::sm90::shifted_end_bytes(tile.by_key ? shape.key_tile : 64 * shape.consumers);
     return bytes;
 }
@@ -168,18 +173,18 @@ int kind_columns(int kinds) { return kinds <= 8 ? 8 : padded_columns(kinds); }
 // Returns why the product QK does not include a program's kinds of keys; empty if it does, provided
 // that tiles have room.
 std::string why_no_kinds(const KernelRequest& request) {
-    if (request.kinds_are_of_pairs) return "each query has others";
-    const int columns = 2 * kind_columns(request.key_kinds);
+    if (request.terms.by_kinds.are_of_pairs) return "each query has others";
+    const int columns = 2 * kind_columns(request.terms.by_kinds.count);
     if (4 * columns > request.head_dim)
         return std::to_string(columns) + " columns for them are more than a quarter of queries'";
-    if (request.key_kinds > ::sm90::ForwardLayout::kMostKinds)
+    if (request.terms.by_kinds.count > ::sm90::ForwardLayout::kMostKinds)
         return "there is room for " + std::to_string(::sm90::ForwardLayout::kMostKinds);
     return "";
 }
 
 ::sm90::ForwardSizes sizes_without_tables(const KernelRequest& request,
                                           const ForwardSchedule& shape, Reads reads) {
-    const passes::KeyIndex2d& index_2d = request.key_index_2d;
+    const passes::KeyIndex2d& index_2d = request.terms.by_index_2d.keys;
     const passes::TabulatedValues staged = staged_values(request, reads);
     const bool adds_rows = reads == Reads::by_index_2d && index_2d.quotients;
     const bool adds_kinds = reads == Reads::by_kinds, multiplies = why_no_kinds(request).empty();
@@ -200,12 +205,14 @@ std::string why_no_kinds(const KernelRequest& request) {
         .index_2d_rows = adds_rows ? shape.key_tile / index_2d.width : 0,
         .multiplies_index_2d_rows = multiplies_index_2d_rows(request, shape, reads),
         .multiplies_key_addend = multiplies_key_addend(request, reads),
-        .multiplies_slope =
-            request.can_multiply_slope && starts_at_highest(request, reads) && !is_wide(request),
+        .multiplies_slope = request.terms.plain.can_multiply_slope &&
+                            starts_at_highest(request, reads) && !is_wide(request),
         .copies_keys = reads == Reads::beside_copies,
-        .kind_columns = adds_kinds && multiplies ? kind_columns(request.key_kinds) : 0,
-        .kind_copies = copies_kinds && !request.kinds_are_of_pairs ? request.key_kinds : 0,
-        .pair_kinds = copies_kinds && request.kinds_are_of_pairs ? request.key_kinds : 0};
+        .kind_columns = adds_kinds && multiplies ? kind_columns(request.terms.by_kinds.count) : 0,
+        .kind_copies =
+            copies_kinds && !request.terms.by_kinds.are_of_pairs ? request.terms.by_kinds.count : 0,
+        .pair_kinds =
+            copies_kinds && request.terms.by_kinds.are_of_pairs ? request.terms.by_kinds.count : 0};
     // Two stages, or one where two do not fit.
     const auto with_stages = [&](int ::sm90::ForwardSizes::* stages) {
         sizes.*stages = 2;
@@ -248,7 +255,7 @@ std::optional<TableWords> table_words(const KernelRequest& request, const Forwar
         return static_cast<int>(entries + 3) / 4 * 4;
     };
     int known = words_behind(reads), unknown = 0;
-    for (const std::int64_t entries : request.table_entries) {
+    for (const std::int64_t entries : request.terms.with_tables.entries) {
         known += words_of(entries);
         unknown += entries == 0;
     }
@@ -257,7 +264,7 @@ std::optional<TableWords> table_words(const KernelRequest& request, const Forwar
         if (rest < unknown * kLeastWords) continue;
         TableWords words{stages, {}};
         const int words_of_unknown = std::min(rest / std::max(unknown, 1), kMostWords) / 4 * 4;
-        for (const std::int64_t entries : request.table_entries)
+        for (const std::int64_t entries : request.terms.with_tables.entries)
             words.of_tables.push_back(entries != 0 ? words_of(entries) : words_of_unknown);
         return words;
     }
@@ -288,7 +295,7 @@ int accumulators(const KernelRequest& request, const ForwardSchedule& shape, Rea
     const int weights = shape.overlaps ? shape.key_tile / 4 : 0;
     // Indices need no registers of their own: they are replaced by the entries that they name
     // before products are added.
-    const bool stay = reads != Reads::from_tables || !request.copies_table_indices;
+    const bool stay = reads != Reads::from_tables || !request.terms.with_tables.copies_indices;
     const int biases = stay ? shape.key_tile / 2 * bias_bytes_of(request, reads) / 4 : 0;
     return shape.key_tile / 2 + biases + weights + padded_columns(request.head_dim_v) / 2;
 }
@@ -312,16 +319,16 @@ bool suits(const KernelRequest& request, const ForwardSchedule& shape, Reads rea
 // Whether flexc may choose the shape itself. With a block mask, three warpgroups are not chosen:
 // their tiles visit more elements and leave too few registers for evaluating the mask.
 bool is_chosen(const KernelRequest& request, const ForwardSchedule& shape, Reads reads) {
-    return suits(request, shape, reads) && (!request.has_block_mask || shape.consumers != 3);
+    return suits(request, shape, reads) && (!request.mask.has_block_mask || shape.consumers != 3);
 }
 
 // Whether each tile is whole rows of the 2-D key index.
 bool fits_index_2d(const KernelRequest& request, const ForwardSchedule& shape) {
-    const int width = request.key_index_2d.width;
+    const int width = request.terms.by_index_2d.keys.width;
     return width > 0 && shape.key_tile % width == 0 && shape.key_tile % 16 == 0;
 }
 bool suits_index_2d(const KernelRequest& request, const ForwardSchedule& shape) {
-    const passes::KeyIndex2d& index_2d = request.key_index_2d;
+    const passes::KeyIndex2d& index_2d = request.terms.by_index_2d.keys;
     if (!fits_index_2d(request, shape)) return false;
     // Registers of a thread: a number for each row of the 2-D key index and each query, and the
     // values that repeat from row to row.
@@ -333,14 +340,14 @@ bool suits_index_2d(const KernelRequest& request, const ForwardSchedule& shape) 
 }
 
 bool starts_with_tables(const KernelRequest& request, Reads reads) {
-    return reads == Reads::from_tables && request.starts_with_tables;
+    return reads == Reads::from_tables && request.terms.with_tables.can_start;
 }
 
 // Whether the softmax can compute powers of two by polynomials. It cannot with a 2-D key index,
 // with kinds of keys, if keys start at the highest, if products are added to tables, or if they
 // bring all that is added.
 bool may_take_polynomials(const KernelRequest& request, Reads reads) {
-    return request.score_work.special_functions != 0 && reads != Reads::by_index_2d &&
+    return request.work.of_score.special_functions != 0 && reads != Reads::by_index_2d &&
            reads != Reads::by_kinds && !starts_at_highest(request, reads) &&
            !starts_with_tables(request, reads) && !adds_keys_alone(request, reads);
 }
@@ -352,9 +359,9 @@ int polynomials(const KernelRequest& request, Reads reads) {
     constexpr int kSpecialCycles = 8, kSoftmaxCycles = 8;
     constexpr int kColumns = 8, kPolynomialCycles = 10;
     if (!may_take_polynomials(request, reads)) return 0;
-    const int special = kSpecialCycles * (1 + request.score_work.special_functions);
+    const int special = kSpecialCycles * (1 + request.work.of_score.special_functions);
     const int products = (request.head_dim + request.head_dim_v) / 16;
-    const int issued = kSoftmaxCycles + request.score_work.instructions;
+    const int issued = kSoftmaxCycles + request.work.of_score.instructions;
     int columns = 0;
     const auto gains = [&](int more) {
         const int rest = special - more * kSpecialCycles / kColumns;
@@ -373,14 +380,15 @@ ForwardSchedule with_ping_pong(const KernelRequest& request, ForwardSchedule sch
     // In these cases the softmax is the one of no score mod.
     const bool adds_to_products =
         starts_at_highest(request, reads) ||
-        (reads == Reads::by_kinds && request.adds_kinds_alone) ||
-        (reads == Reads::from_aligned_tables && request.adds_tables_alone) ||
+        (reads == Reads::by_kinds && request.terms.by_kinds.are_added_alone) ||
+        (reads == Reads::from_aligned_tables &&
+         request.terms.with_aligned_tables.are_added_alone) ||
         starts_with_tables(request, reads) || adds_keys_alone(request, reads);
     const bool has_own_terms =
         reads == Reads::by_kinds || reads == Reads::from_aligned_tables || reads == Reads::plain;
     const bool adds_terms =
-        (has_own_terms ? staged_values(request, reads) : request.tabulated).any() && !narrow &&
-        !adds_to_products;
+        (has_own_terms ? staged_values(request, reads) : request.terms.plain.tabulated).any() &&
+        !narrow && !adds_to_products;
     const bool has_score_mod = request.has_score_mod && !adds_to_products;
     const bool multiplies_little = !narrow && !has_score_mod && request.head_dim_v <= 64;
     schedule.ping_pong =
@@ -398,9 +406,9 @@ std::string of_kinds(const KernelRequest& request, const ::sm90::ForwardSizes& s
     if (sizes.pair_kinds != 0)
         return formatted(", {} kinds of pairs of a query and a key, a copy of their addends for "
                          "each lane",
-                         request.key_kinds);
-    if (request.kinds_are_of_pairs) return "";
-    const std::string kinds = std::to_string(request.key_kinds) + " kinds of keys";
+                         request.terms.by_kinds.count);
+    if (request.terms.by_kinds.are_of_pairs) return "";
+    const std::string kinds = std::to_string(request.terms.by_kinds.count) + " kinds of keys";
     if (sizes.kind_columns != 0)
         return ", products by " + kinds + " in " + std::to_string(2 * sizes.kind_columns) +
                " more columns";
@@ -415,7 +423,7 @@ std::string of_kinds(const KernelRequest& request, const ::sm90::ForwardSizes& s
 bool computes_in_parts(const KernelRequest& request, Reads reads) {
     constexpr int kNarrow = 64;
     const bool has_room = request.head_dim_v <= kNarrow || bias_bytes_of(request, reads) > 0;
-    return has_room && request.reads_much() &&
+    return has_room && request.work.reads_much() &&
            (reads == Reads::plain || reads == Reads::from_tables) &&
            !staged_values(request, reads).any();
 }
@@ -423,8 +431,9 @@ bool computes_in_parts(const KernelRequest& request, Reads reads) {
 // Returns the number of keys from a tile's first key to the next tile's; 0 if tiles of this size
 // are not aligned with tables.
 int aligned_step(const KernelRequest& request, const ForwardSchedule& shape) {
-    const auto tile = std::ranges::find(request.aligned_tiles, shape.key_tile, &AlignedTile::keys);
-    return tile == request.aligned_tiles.end() ? 0 : tile->step;
+    const auto tile = std::ranges::find(request.terms.with_aligned_tables.tiles, shape.key_tile,
+                                        &AlignedTile::keys);
+    return tile == request.terms.with_aligned_tables.tiles.end() ? 0 : tile->step;
 }
 
 Decomposition decomposition_of(Reads reads) {
@@ -465,7 +474,7 @@ KernelConfig configured(const KernelRequest& request, const ForwardSchedule& sch
                     .key_step = schedule.key_tile};
     // The warps that copy biases can follow ranges of keys, but no block mask.
     config.has_block_mask =
-        request.has_block_mask && sizes.bias_bytes == 0 && sizes.shifted_bytes == 0;
+        request.mask.has_block_mask && sizes.bias_bytes == 0 && sizes.shifted_bytes == 0;
     // In bytes. Reading element by element would take far longer than these spills. With aligned
     // tables, the values spilled first are needed only before and after the loop over keys.
     constexpr int kSpillsOfShifts = 64, kSpillsOfTables = 16;
@@ -473,9 +482,9 @@ KernelConfig configured(const KernelRequest& request, const ForwardSchedule& sch
     // warpgroup less.
     constexpr int kSpillsOutside = 8;
     const bool may_spill_little = reads == Reads::from_aligned_tables ||
-                                  (reads == Reads::from_tables && request.computes_much());
+                                  (reads == Reads::from_tables && request.work.computes_much());
     config.tolerated_spills =
-        request.is_long               ? kSpillsOfLong
+        request.work.is_long          ? kSpillsOfLong
         : reads == Reads::with_shifts ? kSpillsOfShifts
         : may_spill_little            ? kSpillsOfTables
         : sizes.kind_copies != 0 || sizes.pair_kinds != 0 || starts_at_highest(request, reads)
@@ -483,7 +492,7 @@ KernelConfig configured(const KernelRequest& request, const ForwardSchedule& sch
             : 0;
     config.reason = "wgmma, " + std::to_string(schedule.consumers) + " warpgroups of 64 rows, " +
                     (schedule.overlaps ? "products under the softmax" : "products in order");
-    if (request.key_kinds != 0) config.reason += of_kinds(request, sizes);
+    if (request.terms.by_kinds.count != 0) config.reason += of_kinds(request, sizes);
     if (sizes.multiplies_key_addend) config.reason += ", addends of keys as columns of products";
     if (sizes.starts_with_distances) config.reason += ", products added to functions of distance";
     if (sizes.multiplies_slope) config.reason += ", a slope as columns of products";
@@ -504,7 +513,7 @@ KernelConfig configured(const KernelRequest& request, const ForwardSchedule& sch
         config.reason += ", keys first to which most is added";
     }
     if (reads == Reads::with_shifts) {
-        config.shifted_reads = static_cast<int>(request.shifts.front().tiles.size());
+        config.shifted_reads = static_cast<int>(request.terms.with_shifts.front().tiles.size());
         config.reason += ", shifted reads by tiles: " + std::to_string(config.shifted_reads);
         if (sizes.shifted_end_bytes != 0) config.reason += ", beyond all clamps by lines";
     }
@@ -513,7 +522,7 @@ KernelConfig configured(const KernelRequest& request, const ForwardSchedule& sch
         config.reason += why_copied(request);
     }
     if (reads == Reads::by_index_2d) {
-        config.key_width = request.key_index_2d.width;
+        config.key_width = request.terms.by_index_2d.keys.width;
         config.reason += ", a 2-D key index of " + std::to_string(config.key_width) + " columns";
     }
     config.of_family = std::move(forward);
@@ -524,26 +533,28 @@ bool suits_kinds(const KernelRequest& request, const ForwardSchedule& shape) {
     // With three warpgroups, shorter tiles do not leave more registers for the other addends.
     if (shape.consumers == 3 && shape.key_tile != kForwardShapes.front().key_tile) return false;
     constexpr int kShortest = 64; // with shorter tiles, reads from tables are faster
-    return request.key_kinds != 0 && shape.key_tile >= kShortest &&
+    return request.terms.by_kinds.count != 0 && shape.key_tile >= kShortest &&
            suits(request, shape, Reads::by_kinds);
 }
 
 bool suits_tables(const KernelRequest& request, const ForwardSchedule& shape) {
     // Values that are computed for each element leave too few registers.
-    if (request.computes_table_indices &&
-        (shape.consumers == 3 || (request.computes_much() && !request.copies_table_indices)))
+    if (request.terms.with_tables.computes_indices &&
+        (shape.consumers == 3 ||
+         (request.work.computes_much() && !request.terms.with_tables.copies_indices)))
         return false;
     // Limit for the unrolled code of a warp's keys, which exists for tables on chip and in memory:
     // more takes several times as long to compile, and spills.
     constexpr int kMostInstructions = 5600;
-    if (request.element_instructions * shape.key_tile > kMostInstructions) return false;
-    return !request.table_entries.empty() && table_words(request, shape, Reads::from_tables) &&
+    if (request.work.element_instructions * shape.key_tile > kMostInstructions) return false;
+    return !request.terms.with_tables.entries.empty() &&
+           table_words(request, shape, Reads::from_tables) &&
            suits(request, shape, Reads::from_tables);
 }
 
 bool suits_aligned_tables(const KernelRequest& request, const ForwardSchedule& shape) {
     // With tabulated values, three warpgroups are slower than two.
-    if (shape.consumers == 3 && request.tabulated_with_aligned_tables.any()) return false;
+    if (shape.consumers == 3 && request.terms.with_aligned_tables.tabulated.any()) return false;
     return aligned_step(request, shape) != 0 &&
            table_words(request, shape, Reads::from_aligned_tables) &&
            suits(request, shape, Reads::from_aligned_tables);
@@ -554,12 +565,13 @@ bool suits_copies(const KernelRequest& request, const ForwardSchedule& shape) {
 }
 
 bool suits_shifts(const KernelRequest& request, const ForwardSchedule& shape) {
-    return !request.shifts.empty() && suits(request, shape, Reads::with_shifts);
+    return !request.terms.with_shifts.empty() && suits(request, shape, Reads::with_shifts);
 }
 
 // Returns how a kernel of this shape, if requested explicitly, handles reads.
 Reads reads_of(const KernelRequest& request, const ForwardSchedule& shape) {
-    if (!request.scattered_in.empty() || suits_copies(request, shape)) return Reads::beside_copies;
+    if (!request.sequences.scattered_in.empty() || suits_copies(request, shape))
+        return Reads::beside_copies;
     if (suits_shifts(request, shape)) return Reads::with_shifts;
     if (fits_index_2d(request, shape)) return Reads::by_index_2d;
     if (suits_kinds(request, shape)) return Reads::by_kinds;
@@ -573,8 +585,8 @@ KernelRequest with_room_for_shifts(KernelRequest request) {
     const auto has_room = [&](const ForwardSchedule& shape) {
         return suits_shifts(request, shape) && is_chosen(request, shape, Reads::with_shifts);
     };
-    while (!request.shifts.empty() && std::ranges::none_of(kForwardShapes, has_room))
-        request.shifts.erase(request.shifts.begin());
+    while (!request.terms.with_shifts.empty() && std::ranges::none_of(kForwardShapes, has_room))
+        request.terms.with_shifts.erase(request.terms.with_shifts.begin());
     return request;
 }
 
@@ -615,7 +627,7 @@ std::vector<Choice> choices_for(const KernelRequest& request) {
                 take(shape, reads);
         most += choices.size();
     };
-    if (!request.scattered_in.empty()) {
+    if (!request.sequences.scattered_in.empty()) {
         for (const ForwardSchedule& shape : kForwardShapes)
             if (suits_copies(request, shape) && is_chosen(request, shape, Reads::beside_copies))
                 take(shape, Reads::beside_copies);

@@ -55,10 +55,11 @@ std::string_view why_not(const KernelRequest& request) {
         return request.reports_out_of_range ? "reads outside buffers are reported" : "";
     case KernelKind::backward_fused:
         if (!shares_keys_between_warpgroups(request)) return "";
-        if (request.is_ragged) return "that of wide heads is for dense tensors";
+        if (request.sequences.is_ragged) return "that of wide heads is for dense tensors";
         if (request.deterministic)
             return "additions of dq from registers, which wide heads need, have no order";
-        return (request.sums_tables || request.grid_places > 0) && !has_room_for_tables(request)
+        return (request.gradients.by_table || request.gradients.grid_places > 0) &&
+                       !has_room_for_tables(request)
                    ? "that of wide heads has no room for sums of tables"
                    : "";
     default: return "only the generic kernels are split";
@@ -130,7 +131,7 @@ PassPlan forward(const Program& program, const KernelConfig& main) {
     // The maximum of products is the maximum of scores only if the scale is positive, and what is
     // added to products is divided by the scale.
     const bool divides = forward.sizes.has_addend_step() || forward.sizes.adds_kinds() ||
-                         program.request(KernelKind::forward).adds_keys_alone ||
+                         program.request(KernelKind::forward).terms.plain.adds_keys_alone ||
                          main.decomposition == Decomposition::with_aligned_tables ||
                          forward.starts_with_tables || forward.sizes.starts_with_distances;
     pass.least_scale = divides ? 0x1p-20F : std::numeric_limits<float>::denorm_min();

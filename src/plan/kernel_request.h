@@ -1,0 +1,196 @@
+// What is asked of a kernel: everything that the choice of its configuration depends on.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "flexc/types.h"
+#include "passes/decompose.h"
+#include "passes/gradient_sum.h"
+#include "plan/schedule.h"
+#include "plan/work.h"
+
+namespace flexc::plan {
+
+enum class KernelKind : std::uint8_t {
+    forward,
+    delta,          // row sums of d_out * o, before the others of a backward
+    backward_dq,    // dq, beside backward_dkdv
+    backward_dkdv,  // dk, dv and gradients of buffers
+    backward_fused, // all of these in one kernel
+    convert,        // dq, from its f32 accumulator
+    expand,         // tabulates values by distance q - kv
+    fold,           // gradients of what these values read, from sums over diagonals of dS
+    block_mask,     // which tiles a mask shows
+    lengths,        // records of requests, from arrays of lengths on the device
+    round_sums,     // gradients of buffers in f32, from exact sums
+    round_gradients // gradients of buffers in their own types, from f32
+};
+
+// What is known of the sequences of a call.
+struct SequenceForm {
+    bool is_ragged = false; // queries and keys of all requests are packed
+    // KeyLayout::things ("pages") if queries are ragged and keys are not in order; else empty.
+    std::string_view scattered_in = {};
+    bool has_entry_scales = false; // each entry of the key cache has scales of its own
+    int most_rows = 0;             // none has more queries or more keys; 0 for any number
+    bool has_few_queries = false;  // at most kMostFewRows rows of a call's queries share keys
+};
+
+// How a kernel knows which keys a query sees.
+struct MaskForm {
+    bool has_block_mask = false; // a block mask says which tiles are visited
+    bool has_window = false;     // the mask is bounded by a band with both ends
+};
+
+// Estimates of what is computed, in instructions.
+struct Work {
+    int element_instructions = 0; // plan::element_instructions()
+    int read_instructions = 0;    // plan::read_instructions(), without the mask
+    ScoreWork of_score;           // plan::score_work()
+    bool is_long = false;         // plan::is_long()
+    // Those of a fused backward alone, by the functions of these names.
+    int row_instructions = 0, copied_instructions = 0;
+    bool is_large = false;
+
+    bool computes_much() const { return element_instructions > kFewInstructions; }
+    bool reads_much() const { return read_instructions > kFewInstructions; }
+};
+
+// What a forward may do with the score mod as passes::decompose_score() decomposes it; each
+// function of that name in passes/decompose.h says whether.
+struct PlainTerms {
+    int bias_bytes = 0; // of an element of ScoreParts::bias_read, copied by tiles; 0 for none
+    passes::TabulatedValues tabulated;
+    bool multiplies_key_addend = false, adds_keys_alone = false, adds_by_position = false;
+    bool can_start_with_distances = false, can_multiply_slope = false;
+};
+
+// By the 2-D key index, of which tiles of keys should be whole rows.
+struct Index2dTerms {
+    passes::KeyIndex2d keys;
+    passes::TabulatedValues tabulated;
+};
+
+// By kinds of keys (passes::KeyKinds), whose addends products may bring.
+struct KindTerms {
+    int count = 0;                // of kinds; 0 for none
+    bool are_of_pairs = false;    // of a query and a key
+    bool are_added_alone = false; // apart from them, nothing changes the scores
+    passes::TabulatedValues tabulated;
+};
+
+// With tables that the forward may keep in shared memory.
+struct TableTerms {
+    std::vector<std::int64_t> entries; // of each table; 0 if known only at a call
+    bool can_start = false; // accumulators may start with entries, to which MMAs add the products
+    int bias_bytes = 0;     // as of PlainTerms; the copied tile may be one of indices instead
+    bool copies_indices = false; // it is one of indices of a table
+    // Some index of a table is more than a number of the query plus one of the key, so that a part
+    // of it is computed for each element.
+    bool computes_indices = false;
+    passes::TabulatedValues tabulated;
+};
+
+// A size of key tiles that are aligned with the tables in shared memory. The next tile starts
+// `step` keys after a tile's first key.
+struct AlignedTile {
+    int keys = 0, step = 0;
+};
+
+// With tables with which tiles of keys may be aligned.
+struct AlignedTableTerms {
+    std::vector<AlignedTile> tiles; // those for which passes::aligned_tables() covers all tables
+    bool are_added_alone = false;   // nothing else is added to the scores, or multiplies them
+    passes::TabulatedValues tabulated;
+};
+
+// The copied tile of a shifted read.
+struct ShiftedTile {
+    bool by_key = false;   // its lines are keys; otherwise queries
+    int element_bytes = 0; // bytes of an element
+};
+
+// With the shifted reads that a forward copies by tiles.
+struct ShiftedTerms {
+    std::vector<ShiftedTile> tiles;
+    bool have_ends = false; // passes::have_ends()
+    passes::TabulatedValues tabulated;
+};
+
+// What a forward may do with each decomposition of the score mod, by the names of Decomposition.
+struct ScoreTerms {
+    PlainTerms plain;
+    Index2dTerms by_index_2d;
+    KindTerms by_kinds;
+    TableTerms with_tables;
+    AlignedTableTerms with_aligned_tables;
+    std::vector<ShiftedTerms> with_shifts; // first the most reads, down to a single one
+};
+
+// The derivative of the score mod with respect to the score, and what a backward evaluates with it.
+struct ScoreDerivative {
+    bool uses_score = false;
+    bool computes_rows = false;    // computes or reads some value for each query
+    bool computes_columns = false; // and for each key
+};
+
+// The dense bias that a fused backward copies by tiles, and the gradients that it adds by tiles.
+struct DenseBias {
+    int bytes = 0;               // of an element of passes::dense_bias_of_score(); 0 for none
+    bool adds_gradients = false; // some are summed by GradientSum::dense_bias
+    bool has_gradient_of_score = false; // passes::are_biases_of_scores()
+    bool has_narrow_gradient = false;   // passes::are_biases_narrow(): 16-bit gradients
+};
+
+// Gradients of buffers, and how they are summed (passes::GradientSum).
+struct BufferGradients {
+    bool any = false;
+    bool vary = false; // some differs within a head and is not of a row
+    bool by_element = false, by_distance = false, by_table = false, by_shift = false;
+    bool by_batch = false;
+    int by_query = 0;                // number of such
+    int grid_places = 0;             // number of Mod::digit_places if grids may be summed, else 0
+    int few_entries = 0;             // passes::count_few_entries()
+    bool adds_many_entries = false;  // some differs within a head and is not one of these
+    bool partials_use_score = false; // d score_mod / d (some read) uses the score
+    bool partials_are_wide = false;  // an element computes such a derivative with 64-bit integers
+    passes::Index2dReads index_2d;   // read and summed by row or column of a 2-D key index
+};
+
+struct KernelRequest {
+    KernelKind kind = KernelKind::forward;
+    int arch = 80; // compute capability times ten: 80, 86, 90, 100, 120
+    // The target has the instructions of this architecture alone (sm_90a, not sm_90): Target.
+    bool has_own_instructions = true;
+    DType dtype = DType::bf16;          // of queries
+    std::optional<DType> kv_dtype = {}; // of keys and values, if it differs
+    int head_dim = 64, head_dim_v = 64;
+    bool has_score_mod = false;
+    SequenceForm sequences;
+    MaskForm mask;
+    Work work;
+    ScoreTerms terms; // of a forward
+    // Of a backward.
+    ScoreDerivative derivative;
+    DenseBias bias;
+    BufferGradients gradients;
+
+    bool reports_out_of_range = false;
+    bool deterministic = false;
+    ir::NodeId shared_value = ir::kNoNode;        // passes::shared_value()
+    std::optional<ForwardSchedule> schedule = {}; // requested by the caller; overrides the choice
+    // Why only the generic kernels can be used; empty if others can too.
+    std::string_view generic_because;
+
+    // The derivative uses the score and no buffer has a gradient, so it is multiplied into P.
+    bool folds_derivative() const { return derivative.uses_score && !gradients.any; }
+};
+
+// Up to so many rows, a block for short sequences has room beside its tiles for the values that
+// sequences of a head share. Those of more rows are computed for each sequence.
+inline constexpr int kMostRowsWithValues = 64;
+
+} // namespace flexc::plan
