@@ -5,6 +5,7 @@
 
 #include "analysis/key_index_2d.h"
 #include "passes/decompose.h"
+#include "passes/dense_bias.h"
 #include "passes/gradient_sum.h"
 #include "passes/hidden_scores.h"
 #include "passes/roots.h"
@@ -81,15 +82,28 @@ bool is_by_kinds(const Mod& mod, const KeyKinds& kinds, NodeId read) {
            std::ranges::count(mod.program.graph[read].operands, kinds.kind) != 0;
 }
 
+// Returns the width of the 2-D key index by which a warp-specialized fused backward sums; 0 for
+// none. Tiles of a dense bias, or of its gradient, leave no memory for such sums.
+int summed_key_width(const Mod& mod) {
+    const bool has_dense_bias =
+        dense_bias_of_score(mod) != ir::kNoNode || sums_by(mod, GradientSum::dense_bias);
+    return has_dense_bias ? 0 : index_2d_reads(mod).width;
+}
+
 // Describes how a warp-specialized fused backward sums the gradient of a read.
 std::string describe_sum(const Mod& mod, const ReadGradient& gradient) {
-    const TileSums tile{.sums_tables = sums_tables(mod),
+    const TileSums tile{.key_width = summed_key_width(mod),
+                        .sums_tables = sums_tables(mod),
                         .sums_grids = sums_grids(mod),
                         .sums_shifts = sums_shifts(mod)};
     const GradientSum sum = gradient_sum(mod, gradient, tile);
     if (sum == GradientSum::table && count_sums_by(mod, sum, tile) == 1 && kind_dims(mod, gradient))
         return "by products with ones of its kinds, once for an entry and head";
-    return std::string(description(gradient, sum));
+    std::string text(description(gradient, sum));
+    if (sum == GradientSum::quotient || sum == GradientSum::remainder)
+        text += formatted(", in rows of {} keys; of wide heads {}", tile.key_width,
+                          description(gradient, GradientSum::element));
+    return text;
 }
 
 // Describes how a generic backward sums it.

@@ -46,6 +46,34 @@ TEST_CASE("dependence: one entry a read, with its proof and its gradient") {
         "  class: column; one for a key\n");
 }
 
+TEST_CASE("dependence: gradients by the 2-D key index are sums over its rows or columns") {
+    const auto sums_of = [](const std::string& more, passes::PipelineOptions options = {}) {
+        return passes::describe_dependence(
+            test::lowered("buffer row: f32[B, H, Q_LEN, 8] grad\n"
+                          "buffer column: f32[B, H, Q_LEN, 32] grad\n"
+                          "buffer more: f32[H, Q_LEN, KV_LEN] grad\n"
+                          "score_mod = score + row[b, h, q_idx, kv_idx // 32] +\n"
+                          "  column[b, h, q_idx, kv_idx % 32]" +
+                              more,
+                          options));
+    };
+    const std::string by_row = "fused backward over a tile's keys, once for a query and row of "
+                               "keys, in rows of 32 keys; of wide heads in memory, element by "
+                               "element;";
+    const std::string by_column = "fused backward over a tile's rows of keys, once for a query and "
+                                  "place in them, in rows of 32 keys; of wide heads in memory, "
+                                  "element by element;";
+    const std::string text = sums_of("");
+    CHECK(text.find(by_row) < text.find(by_column));
+    CHECK(text.find(by_column) != std::string::npos);
+    // Where the kernel does not sum by it: with tiles of a dense bias, and in a fixed order.
+    for (const std::string& other :
+         {sums_of(" + more[h, q_idx, kv_idx]"), sums_of("", {.deterministic = true})}) {
+        CHECK(other.find("in rows of 32 keys") == std::string::npos);
+        CHECK(other.find("fused backward in memory, element by element") != std::string::npos);
+    }
+}
+
 TEST_CASE("dependence: kinds that Hopper's kernels multiply by are named, and what they do else") {
     const std::string text = passes::describe_dependence(
         test::lowered("buffer t: f32[9, 8, H] grad\nbuffer g: i32[Q_LEN]\nbuffer k: i32[KV_LEN]\n"
