@@ -177,8 +177,9 @@ class Plan {
 
 struct KernelInfo {
     std::string name; // of the function in the module, as a profiler shows it
-    int registers = 0;
+    int registers = 0; // the most of all functions of the module
     int spill_bytes = 0;
+    int helper_spill_bytes = 0; // the most of functions of the module that run before or after it
     int shared_bytes = 0;
     double compile_ms = 0;
     std::string reason;   // why this kernel was chosen

@@ -11,22 +11,17 @@ using plan::KernelConfig;
 
 namespace {
 
-int spilled_bytes(const cuda::NvrtcOutput& output) {
-    int spilled = 0;
-    for (const cuda::KernelUsage& usage : output.kernels)
-        spilled = std::max(spilled, usage.spill_store_bytes);
-    return spilled;
-}
-
-bool is_serialised(const cuda::NvrtcOutput& output) {
-    return std::ranges::any_of(output.kernels, &cuda::KernelUsage::serialised);
+// What the candidate itself needs. The kernels that its module has for other launches, before or
+// after it, are the same for all candidates or short beside it.
+cuda::KernelUsage usage_by(const cuda::NvrtcOutput& output, const KernelConfig& config) {
+    return cuda::usage_of(output.kernels, config.entry);
 }
 
 // How many candidates this result rules out, starting with its own: a kernel can lose more than
 // half of its speed when registers spill or wgmma is serialised.
-std::size_t refusals(const cuda::NvrtcOutput& output, const KernelConfig& config) {
-    const int spilled = spilled_bytes(output);
-    if (spilled <= config.tolerated_spills && !is_serialised(output)) return 0;
+std::size_t refusals(const cuda::KernelUsage& usage, const KernelConfig& config) {
+    const int spilled = usage.spill_store_bytes;
+    if (spilled <= config.tolerated_spills && !usage.serialised) return 0;
     const bool is_hopeless = spilled > config.savable_spills;
     const bool is_beside = spilled <= config.beside_spills;
     return 1 + static_cast<std::size_t>(is_hopeless ? config.saving_forms : is_beside ? 0 : 1);
@@ -65,8 +60,9 @@ class BestRefused {
     explicit BestRefused(std::span<const KernelConfig> candidates) : candidates_(candidates) {}
 
     void offer(std::size_t at, Attempt attempt) {
-        if (is_serialised(attempt.output)) return;
-        const int spilled = spilled_bytes(attempt.output);
+        const cuda::KernelUsage usage = usage_by(attempt.output, candidates_[at]);
+        if (usage.serialised) return;
+        const int spilled = usage.spill_store_bytes;
         if (!best_ || spilled < best_->tolerated_spills) best_ = {at, spilled, std::move(attempt)};
     }
 
@@ -79,9 +75,9 @@ class BestRefused {
     }
 
     // Returns it if it is better than the accepted one.
-    std::optional<Choice> instead_of(const cuda::NvrtcOutput& accepted) {
-        const bool is_better = best_ && (is_serialised(accepted) ||
-                                         best_->tolerated_spills <= spilled_bytes(accepted));
+    std::optional<Choice> instead_of(const cuda::KernelUsage& accepted) {
+        const bool is_better =
+            best_ && (accepted.serialised || best_->tolerated_spills <= accepted.spill_store_bytes);
         return is_better ? std::exchange(best_, {}) : std::nullopt;
     }
 
@@ -100,17 +96,17 @@ Result<Choice> choose_candidate(std::span<const KernelConfig> candidates, const 
         auto attempt = attempts.get(at);
         if (!attempt) return attempt.error();
         const KernelConfig& config = candidates[at];
-        const cuda::NvrtcOutput& output = attempt->output;
+        const cuda::KernelUsage usage = usage_by(attempt->output, config);
         const bool is_last = at + 1 == candidates.size();
-        const std::size_t refused = is_last ? 0 : refusals(output, config);
+        const std::size_t refused = is_last ? 0 : refusals(usage, config);
         if (refused == 0) {
-            if (auto better = best.instead_of(output)) return *std::move(better);
+            if (auto better = best.instead_of(usage)) return *std::move(better);
             return Choice{at, config.tolerated_spills, *std::move(attempt)};
         }
         log.info("{} with tiles of {} x {} spills {} bytes{} after {:.0f} ms: the next "
                  "configuration is tried",
-                 config.entry, config.query_tile, config.key_tile, spilled_bytes(output),
-                 is_serialised(output) ? " and serialises products" : "", output.milliseconds);
+                 config.entry, config.query_tile, config.key_tile, usage.spill_store_bytes,
+                 usage.serialised ? " and serialises products" : "", attempt->output.milliseconds);
         const std::size_t next = std::min(at + refused, candidates.size() - 1);
         best.offer(at, *std::move(attempt));
         if (auto kept = best.instead_of(next, at)) return *std::move(kept);

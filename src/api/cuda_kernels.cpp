@@ -172,10 +172,13 @@ Result<CompiledKernel> compile_kernel(const plan::Program& program,
     cuda::NvrtcOutput& output = choice->attempt.output;
     kernel.info.compile_ms = output.milliseconds;
     kernel.info.shared_bytes = kernel.config.shared_bytes;
+    kernel.info.spill_bytes = cuda::usage_of(output.kernels, kernel.config.entry).spill_store_bytes;
     for (const cuda::KernelUsage& usage : output.kernels) {
         kernel.info.registers = std::max(kernel.info.registers, usage.registers);
-        kernel.info.spill_bytes = std::max(kernel.info.spill_bytes, usage.spill_store_bytes);
         kernel.info.shared_bytes += usage.shared_bytes;
+        if (usage.name != kernel.config.entry)
+            kernel.info.helper_spill_bytes =
+                std::max(kernel.info.helper_spill_bytes, usage.spill_store_bytes);
     }
     kernel.cubin = std::move(output.cubin);
     result.made_of = source_of(choice->attempt.translation);

@@ -44,13 +44,14 @@ Identity identify(const cuda::Translation& translation, std::string_view arch) {
 }
 
 // The entry's metadata as text: registers, spills, shared bytes, compile time, number of
-// configurations refused before this one, digest of this one's source (64 digits), and its schedule
-// if one was given: "168 0 98304 412.5 0 0123...cdef "
+// configurations refused before this one, spills of helpers, digest of this one's source (64
+// digits), and its schedule if one was given: "168 0 98304 412.5 0 0 0123...cdef "
 cache::Entry entry_of(const CompiledKernel& one) {
     const KernelInfo& info = one.kernel.info;
-    return {.metadata = formatted("{} {} {} {} {} {} {}", info.registers, info.spill_bytes,
-                                  info.shared_bytes, info.compile_ms, one.refused,
-                                  one.made_of.hex(), one.schedule ? text_of(*one.schedule) : ""),
+    return {.metadata =
+                formatted("{} {} {} {} {} {} {} {}", info.registers, info.spill_bytes,
+                          info.shared_bytes, info.compile_ms, one.refused, info.helper_spill_bytes,
+                          one.made_of.hex(), one.schedule ? text_of(*one.schedule) : ""),
             .payload = one.kernel.cubin};
 }
 
@@ -66,7 +67,7 @@ std::optional<CompiledKernel> read_entry(cache::Entry entry) {
         return true;
     };
     if (!next(info.registers) || !next(info.spill_bytes) || !next(info.shared_bytes) ||
-        !next(info.compile_ms) || !next(one.refused))
+        !next(info.compile_ms) || !next(one.refused) || !next(info.helper_spill_bytes))
         return {};
     const auto space = text.find(' ');
     const auto made_of = cache::Digest::parse(text.substr(0, space));

@@ -1,5 +1,6 @@
 #include "cuda/ptxas_log.h"
 
+#include <algorithm>
 #include <charconv>
 
 namespace flexc::cuda {
@@ -62,6 +63,21 @@ std::vector<KernelUsage> parse_ptxas_log(std::string_view log) {
     for (KernelUsage& kernel : kernels)
         kernel.serialised = serialised;
     return kernels;
+}
+
+KernelUsage usage_of(std::span<const KernelUsage> kernels, std::string_view name) {
+    const auto own = std::ranges::find(kernels, name, &KernelUsage::name);
+    if (own != kernels.end()) return *own;
+    KernelUsage most{.name = std::string(name)};
+    for (const KernelUsage& kernel : kernels) {
+        most.registers = std::max(most.registers, kernel.registers);
+        most.stack_bytes = std::max(most.stack_bytes, kernel.stack_bytes);
+        most.spill_store_bytes = std::max(most.spill_store_bytes, kernel.spill_store_bytes);
+        most.spill_load_bytes = std::max(most.spill_load_bytes, kernel.spill_load_bytes);
+        most.shared_bytes = std::max(most.shared_bytes, kernel.shared_bytes);
+        most.serialised |= kernel.serialised;
+    }
+    return most;
 }
 
 } // namespace flexc::cuda

@@ -160,6 +160,22 @@ TEST_CASE("two candidates that are compiled at once wait for nobody") {
     CHECK(choice->at == 2);
 }
 
+TEST_CASE("spills of a module's other kernels are not the candidate's") {
+    const std::vector<KernelConfig> candidates = backward(128);
+    for (const int own : {0, 400}) {
+        const auto attempt = [&](std::size_t at) -> Result<Attempt> {
+            cuda::NvrtcOutput output;
+            output.kernels = {{.name = "flexc_backward_references", .spill_store_bytes = 400},
+                              {.name = std::string(candidates[at].entry),
+                               .spill_store_bytes = at == 0 ? own : 0}};
+            return Attempt{{}, std::move(output)};
+        };
+        const auto choice = api::choose_candidate(candidates, {attempt, [] { return false; }}, {});
+        REQUIRE(choice);
+        CHECK((choice->at == 0) == (own == 0));
+    }
+}
+
 TEST_CASE("room changes nothing about the choice") {
     test::Random random(7);
     for (int i = 0; i < 2000; ++i) {

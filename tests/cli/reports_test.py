@@ -50,7 +50,7 @@ class Reports(CommandTest):
         self.assertGreater(cold["compile_ms"], 0)
         for kernel in cold["kernels"]:
             self.assertGreater(kernel["registers"], 0)
-            for key in ["spill_bytes", "shared_bytes", "compile_ms"]:
+            for key in ["spill_bytes", "helper_spill_bytes", "shared_bytes", "compile_ms"]:
                 self.assertGreaterEqual(kernel[key], 0, kernel)
         self.assertEqual({file.name for file in (self.folder / "pack").iterdir()},
                          {kernel["file"] for kernel in cold["kernels"]})

@@ -93,6 +93,7 @@ TEST_CASE(
         now.kernels[name] = usage;
         CHECK_MESSAGE(usage.spill_bytes <= compiled.kernel.config.tolerated_spills,
                       usage.spill_bytes, " bytes spilled");
+        CHECK(kernel.helper_spill_bytes == 0);
         if (update || !same_compiler) return;
         const auto recorded = before.kernels.find(name);
         CHECK_MESSAGE(recorded != before.kernels.end(), "not in registers.txt");

@@ -30,6 +30,29 @@ TEST_CASE("registers, spills, stack and shared memory of each kernel of a log") 
     CHECK(kernels[1].shared_bytes == 0);
 }
 
+TEST_CASE("a helper's spills are its own, not those of the module's main kernel") {
+    const std::string log =
+        "ptxas info    : Compiling entry function 'flexc_backward_references' for 'sm_90a'\n"
+        "ptxas info    : Function properties for flexc_backward_references\n"
+        "    16 bytes stack frame, 16 bytes spill stores, 20 bytes spill loads\n"
+        "ptxas info    : Used 255 registers, used 1 barriers, 16 bytes smem\n"
+        "ptxas info    : Compiling entry function 'flexc_backward_sm90' for 'sm_90a'\n"
+        "ptxas info    : Function properties for flexc_backward_sm90\n"
+        "    8 bytes stack frame, 4 bytes spill stores, 8 bytes spill loads\n"
+        "ptxas info    : Used 168 registers, used 16 barriers\n";
+    const auto kernels = parse_ptxas_log(log);
+    CHECK(usage_of(kernels, "flexc_backward_sm90").spill_store_bytes == 4);
+    CHECK(usage_of(kernels, "flexc_backward_sm90").registers == 168);
+    CHECK(usage_of(kernels, "flexc_backward_references").spill_store_bytes == 16);
+    // What the log does not name may be any of its kernels.
+    const KernelUsage most = usage_of(kernels, "another");
+    CHECK(most.registers == 255);
+    CHECK(most.spill_store_bytes == 16);
+    CHECK(most.spill_load_bytes == 20);
+    CHECK(most.shared_bytes == 16);
+    CHECK(usage_of({}, "another").spill_store_bytes == 0);
+}
+
 TEST_CASE("products that ptxas puts in a row are told") {
     const std::string kernel = "ptxas info    : Compiling entry function 'one' for 'sm_90a'\n"
                                "ptxas info    : Used 168 registers, used 16 barriers\n";

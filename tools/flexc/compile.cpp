@@ -33,6 +33,7 @@ nlohmann::json as_json(const OfflineResult& result) {
         value["kernels"].push_back({{"name", cubin.info.name},
                                     {"registers", cubin.info.registers},
                                     {"spill_bytes", cubin.info.spill_bytes},
+                                    {"helper_spill_bytes", cubin.info.helper_spill_bytes},
                                     {"shared_bytes", cubin.info.shared_bytes},
                                     {"compile_ms", cubin.info.compile_ms},
                                     {"reason", cubin.info.reason},
