@@ -1,5 +1,7 @@
 #include "runtime/block_mask_memory.h"
 
+#include "support/amounts.h"
+
 namespace flexc::runtime {
 
 namespace {
@@ -29,7 +31,7 @@ MaskCount masks_of(const plan::BlockMaskFacts& facts, const AttentionArguments& 
 }
 
 PlannedBlockMask place_block_mask(const plan::BlockMaskFacts& facts, const plan::MaskTiling& tiling,
-                                  const AttentionArguments& attention, Carver& carver) {
+                                  const AttentionArguments& attention, support::Arena& arena) {
     const bool is_dense = facts.is_dense(), by_keys = tiling.by_keys;
     const Tiles queries = tiles_of(facts.queries, is_dense, attention.batch, attention.q_len,
                                    attention.q_rows, tiling.query_tile);
@@ -41,17 +43,17 @@ PlannedBlockMask place_block_mask(const plan::BlockMaskFacts& facts, const plan:
     const std::int64_t masks = std::int64_t{count.batches} * count.heads;
     const std::int64_t words = pieces(columns.of_one, kTilesInWord);
     const std::int64_t to_next_entry = facts.by_batch ? count.heads : 0;
-    return {.mask = {.rows = carver.take<TileRow>(masks * rows.of_all),
-                     .words = carver.take<TileWord>(support::product(masks, rows.of_all, words)),
-                     .order = carver.take<int>(masks * rows.of_all),
+    return {.mask = {.rows = arena.take<TileRow>(masks * rows.of_all),
+                     .words = arena.take<TileWord>(support::product(masks, rows.of_all, words)),
+                     .order = arena.take<int>(masks * rows.of_all),
                      .row_count = static_cast<int>(rows.of_all),
                      .word_count = static_cast<int>(words),
                      .batch_stride = static_cast<int>(is_dense ? to_next_entry : rows.to_next),
                      .head_stride = facts.by_head ? 1 : 0},
             .query_facts =
-                carver.take<double>(support::product(masks, queries.of_all, 2 * facts.query_facts)),
+                arena.take<double>(support::product(masks, queries.of_all, 2 * facts.query_facts)),
             .key_facts =
-                carver.take<double>(support::product(masks, keys.of_all, 2 * facts.key_facts)),
+                arena.take<double>(support::product(masks, keys.of_all, 2 * facts.key_facts)),
             .query_tile = tiling.query_tile,
             .key_tile = tiling.key_tile,
             .query_tiles = static_cast<int>(queries.of_all),

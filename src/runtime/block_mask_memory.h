@@ -7,27 +7,9 @@
 
 #include "common/arguments.h"
 #include "plan/kernel.h"
-#include "runtime/alignment.h"
-#include "support/amounts.h"
+#include "support/arena.h"
 
 namespace flexc::runtime {
-
-// Hands out pieces of memory; without memory, only adds up their sizes.
-class Carver {
-  public:
-    explicit Carver(std::byte* memory) : memory_(memory) {}
-    template <typename T> T* take(std::int64_t count) {
-        std::byte* const piece = memory_ == nullptr ? nullptr : memory_ + used_;
-        used_ = support::plus(used_,
-                              aligned(support::times(static_cast<std::size_t>(count), sizeof(T))));
-        return reinterpret_cast<T*>(piece);
-    }
-    std::size_t used() const { return used_; }
-
-  private:
-    std::byte* memory_;
-    std::size_t used_ = 0;
-};
 
 // Returns how many pieces of a size cover the whole.
 inline std::int64_t pieces(std::int64_t whole, std::int64_t size) {
@@ -41,6 +23,6 @@ struct MaskCount {
 MaskCount masks_of(const plan::BlockMaskFacts& facts, const AttentionArguments& attention);
 
 PlannedBlockMask place_block_mask(const plan::BlockMaskFacts& facts, const plan::MaskTiling& tiling,
-                                  const AttentionArguments& attention, Carver& carver);
+                                  const AttentionArguments& attention, support::Arena& arena);
 
 } // namespace flexc::runtime

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 
+#include "runtime/alignment.h"
 #include "support/text.h"
 
 namespace flexc::runtime {
@@ -44,10 +45,10 @@ BlockMasks::Placed BlockMasks::place(const AttentionArguments& attention, std::b
     const MaskCount count = masks_of(shape_, attention);
     result.plan.masks_of_batches = count.batches;
     result.plan.masks_of_heads = count.heads;
-    Carver carver(memory);
+    support::Arena arena(memory, kAlignment);
     for (std::size_t i = 0; i < masks_.size(); ++i)
-        result.plan.masks[i] = place_block_mask(shape_, masks_[i].tiling, attention, carver);
-    result.bytes = carver.used();
+        result.plan.masks[i] = place_block_mask(shape_, masks_[i].tiling, attention, arena);
+    result.bytes = arena.used();
     return result;
 }
 

@@ -12,7 +12,8 @@
 
 TEST_CASE("packed tiles are packed once, and are the same for all threads") {
     // Here: in one file with others, some of these names mean something else.
-    using flexc::cpu::Arena, flexc::cpu::Magnitude, flexc::cpu::PackedTile, flexc::cpu::PackedTiles;
+    using flexc::support::Arena, flexc::cpu::Magnitude, flexc::cpu::PackedTile,
+        flexc::cpu::PackedTiles;
     constexpr std::int64_t kTiles = 50, kBeyond = 60, kFloats = 96;
     constexpr int kThreads = 4, kRounds = 20;
     Arena size(nullptr);

@@ -20,6 +20,7 @@
 #include "keys/all.h"
 #include "passes/pipeline.h"
 #include "plan/plan.h"
+#include "runtime/alignment.h"
 #include "runtime/block_mask_memory.h"
 
 namespace {
@@ -267,9 +268,9 @@ class Built {
           const plan::MaskTiling& tiling, Requests& requests,
           const std::vector<std::uint64_t>& words) {
         const auto place = [&](std::byte* memory) {
-            runtime::Carver carver(memory);
-            plan_.masks[0] = runtime::place_block_mask(facts, tiling, requests.attention, carver);
-            return carver.used();
+            support::Arena arena(memory, runtime::kAlignment);
+            plan_.masks[0] = runtime::place_block_mask(facts, tiling, requests.attention, arena);
+            return arena.used();
         };
         // What is not written is noticed.
         memory_.assign(place(nullptr) / sizeof(std::uint64_t) + 1, 0x7f7f7f7f7f7f7f7fu);

@@ -6,7 +6,6 @@
 #include <limits>
 #include <numbers>
 
-#include "cpu/backend/arena.h"
 #include "cpu/backend/attention.h"
 #include "cpu/backend/gradient_copies.h"
 #include "cpu/backend/tensors.h"
@@ -14,6 +13,7 @@
 #include "cpu/backend/tile_range.h"
 #include "cpu/backend/tiles.h"
 #include "support/amounts.h"
+#include "support/arena.h"
 
 namespace flexc::cpu {
 
@@ -107,7 +107,7 @@ class Backward {
         has_dq_ = arena_.take<bool>(support::product(split_.chunks, heads_, query_tiles_));
         dq_ = arena_.take<float>(support::product(split_.chunks, rows, shape_.head_dim));
         mask_results_ = MaskResultsOfEntries(launch, arena_);
-        Arena lane(nullptr);
+        support::Arena lane(nullptr);
         take_scratch(lane);
         lane_bytes_ = static_cast<std::int64_t>(lane.used());
         lanes_ = arena_.take<char>(lane_bytes_ * threads_);
@@ -136,7 +136,7 @@ class Backward {
         return std::int64_t{in.batch} * in.heads * in.q_len * in.kv_len * of_score;
     }
 
-    Scratch take_scratch(Arena& arena) const {
+    Scratch take_scratch(support::Arena& arena) const {
         const std::int64_t dim = shape_.head_dim, dim_v = shape_.head_dim_v;
         return {.keys = arena.take<float>(kKeyTile * dim),
                 .keys_transposed = arena.take<float>(kKeyTile * dim),
@@ -152,7 +152,7 @@ class Backward {
     }
 
     Scratch scratch_of(int lane) const {
-        Arena arena(lanes_ + lane * lane_bytes_);
+        support::Arena arena(lanes_ + lane * lane_bytes_);
         return take_scratch(arena);
     }
 
@@ -506,7 +506,7 @@ class Backward {
     const Launch& launch_;
     const KernelShape& shape_;
     const AttentionArguments& in_;
-    Arena arena_;
+    support::Arena arena_;
     std::int64_t key_tiles_;
     GradientSplit choice_;
     Split split_;

@@ -5,7 +5,6 @@
 #include <limits>
 #include <vector>
 
-#include "cpu/backend/arena.h"
 #include "cpu/backend/attention.h"
 #include "cpu/backend/rescale.h"
 #include "cpu/backend/tensors.h"
@@ -14,6 +13,7 @@
 #include "cpu/backend/tiles.h"
 #include "cpu/backend/tiles_amx.h"
 #include "cpu/work.h"
+#include "support/arena.h"
 
 namespace flexc::cpu {
 
@@ -49,7 +49,7 @@ class Forward {
         finite_keys_ = arena_.take<bool>(packed_tiles_);
         finite_values_ = arena_.take<bool>(packed_tiles_);
         mask_results_ = MaskResultsOfEntries(launch, arena_);
-        Arena lane(nullptr);
+        support::Arena lane(nullptr);
         take_scratch(lane);
         lane_bytes_ = static_cast<std::int64_t>(lane.used());
         threads_ =
@@ -69,7 +69,7 @@ class Forward {
     }
 
   private:
-    Scratch take_scratch(Arena& arena) const {
+    Scratch take_scratch(support::Arena& arena) const {
         const std::int64_t parts = amx::most_parts(shape_);
         return {.q = arena.take<float>(query_tile_ * shape_.head_dim),
                 // A strip's, and those of sinks of all rows.
@@ -181,7 +181,7 @@ class Forward {
         if (!mask_results_.begin() || threads_ == 1) return;
         for_units(
             *launch_.pool, threads_, in_.batch * query_tiles_, [&](std::int64_t unit, int lane) {
-                Arena arena(lanes_ + lane * lane_bytes_);
+                support::Arena arena(lanes_ + lane * lane_bytes_);
                 const Rows rows = rows_of(unit / query_tiles_, 0, unit % query_tiles_);
                 Tile tile = tile_of(rows, take_scratch(arena));
                 visit_tiles(functions, tile, rows,
@@ -195,7 +195,7 @@ class Forward {
     }
 
     void query_tile(const TileFunctions& functions, std::int64_t unit, int lane) {
-        Arena arena(lanes_ + lane * lane_bytes_);
+        support::Arena arena(lanes_ + lane * lane_bytes_);
         const Scratch scratch = take_scratch(arena);
         const std::int64_t head = unit / query_tiles_;
         // Long tiles first: under a causal mask, later rows see more keys.
@@ -363,7 +363,7 @@ class Forward {
     const Launch& launch_;
     const KernelShape& shape_;
     const AttentionArguments& in_;
-    Arena arena_;
+    support::Arena arena_;
     std::int64_t query_tile_, query_tiles_, key_tiles_, packed_tiles_, lane_bytes_;
     float *keys_, *values_;
     bool *moderate_keys_, *finite_keys_, *finite_values_; // for each packed tile

@@ -8,7 +8,6 @@
 #include <limits>
 #include <utility>
 
-#include "cpu/backend/arena.h"
 #include "cpu/backend/attention.h"
 #include "cpu/backend/flush_denormals.h"
 #include "cpu/backend/packed_tiles.h"
@@ -23,6 +22,7 @@
 #include "cpu/work.h"
 #include "keys/all.h"
 #include "support/amounts.h"
+#include "support/arena.h"
 
 namespace flexc::cpu {
 
@@ -90,7 +90,7 @@ class Forward {
             packed_values_ = PackedTiles(arena_, count, kKeyTile * shape_.head_dim_v);
             first_tile_ = arena_.take<std::int64_t>(in_.batch);
         }
-        Arena lane(nullptr);
+        support::Arena lane(nullptr);
         take_scratch(lane);
         lane_bytes_ = static_cast<std::int64_t>(lane.used());
         lanes_ = arena_.take<char>(lane_bytes_ * launch.threads);
@@ -113,12 +113,12 @@ class Forward {
         if (mask_results_ != nullptr && threads > 1)
             for_units(*launch_.pool, threads, all_.work_count, [&](std::int64_t unit, int lane) {
                 if (all_.work[unit].head != 0) return;
-                Arena arena(lanes_ + lane * lane_bytes_);
+                support::Arena arena(lanes_ + lane * lane_bytes_);
                 Scratch scratch = take_scratch(arena);
                 Piece(*this, functions, all_.work[unit], scratch).evaluate_mask_for_all_heads();
             });
         for_units(*launch_.pool, threads, all_.work_count, [&](std::int64_t unit, int lane) {
-            Arena arena(lanes_ + lane * lane_bytes_);
+            support::Arena arena(lanes_ + lane * lane_bytes_);
             Scratch scratch = take_scratch(arena);
             Piece(*this, functions, all_.work[unit], scratch).run();
         });
@@ -129,7 +129,7 @@ class Forward {
                       const SequenceWork* const work = all_.work + unit / slices;
                       const Range heads = slice(work->heads, unit % slices, slices);
                       if (work->parts == 0 || heads.empty()) return;
-                      Arena arena(lanes_ + lane * lane_bytes_);
+                      support::Arena arena(lanes_ + lane * lane_bytes_);
                       Scratch scratch = take_scratch(arena);
                       merge(functions, work, heads, scratch);
                   });
@@ -138,7 +138,7 @@ class Forward {
     }
 
   private:
-    Scratch take_scratch(Arena& arena) const {
+    Scratch take_scratch(support::Arena& arena) const {
         const std::int64_t parts = amx::most_parts(shape_);
         Scratch scratch{
             .keys = arena.take<float>(kKeyTile * shape_.head_dim),
@@ -865,7 +865,7 @@ class Forward {
     const KernelShape& shape_;
     const AttentionArguments& in_;
     const SequenceArguments& all_;
-    Arena arena_;
+    support::Arena arena_;
     float* parts_ = nullptr;
     static constexpr std::int64_t kNoRoom = -1;
     std::uint8_t* mask_results_ = nullptr;

@@ -75,7 +75,7 @@ GradientCopies::choose(const Launch& launch,
 }
 
 GradientCopies::GradientCopies(const Launch& launch, std::uint32_t split, std::int64_t streams,
-                               int threads, Arena& arena)
+                               int threads, support::Arena& arena)
     : launch_(launch), streams_(streams), threads_(threads) {
     words_ = arena.take<std::uint64_t>(streams * static_cast<std::int64_t>(launch.word_count));
     for (std::size_t i = 0; i < launch.gradient_count; ++i) {

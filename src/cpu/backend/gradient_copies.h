@@ -7,8 +7,8 @@
 #include <functional>
 #include <vector>
 
-#include "cpu/backend/arena.h"
 #include "cpu/backend_table.h"
+#include "support/arena.h"
 
 namespace flexc::cpu {
 
@@ -27,7 +27,7 @@ class GradientCopies {
 
     // split: the variables by which streams differ.
     GradientCopies(const Launch& launch, std::uint32_t split, std::int64_t streams, int threads,
-                   Arena& arena);
+                   support::Arena& arena);
 
     // Zeroes the copies of a stream and gives it arguments that point at them.
     const std::uint64_t* begin(std::int64_t stream) const;

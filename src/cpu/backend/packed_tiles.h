@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <memory>
 
-#include "cpu/backend/arena.h"
 #include "cpu/backend/tensors.h"
+#include "support/arena.h"
 
 namespace flexc::cpu {
 
@@ -20,7 +20,7 @@ class PackedTiles {
   public:
     PackedTiles() = default; // shares nothing
     // floats: the size of a tile.
-    PackedTiles(Arena& arena, std::int64_t count, std::int64_t floats)
+    PackedTiles(support::Arena& arena, std::int64_t count, std::int64_t floats)
         : states_(arena.take<State>(count)), tiles_(arena.take<float>(count * floats)),
           count_(count), floats_(floats) {}
 

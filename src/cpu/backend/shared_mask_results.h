@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "cpu/backend/arena.h"
 #include "cpu/backend_table.h"
 #include "support/amounts.h"
+#include "support/arena.h"
 
 namespace flexc::cpu {
 
@@ -54,7 +54,7 @@ inline bool shares_mask_results(const Launch& launch) {
 class MaskResultsOfEntries {
   public:
     MaskResultsOfEntries() = default; // shares nothing
-    MaskResultsOfEntries(const Launch& launch, Arena& arena) {
+    MaskResultsOfEntries(const Launch& launch, support::Arena& arena) {
         if (!shares_mask_results(launch)) return;
         keys_ = launch.arguments->kv_len;
         of_entry_ = SharedMaskResults::count(launch.arguments->q_len, keys_);
