@@ -79,4 +79,45 @@ class MaskResultsOfEntries {
     std::int64_t keys_ = 0, of_entry_ = 0, count_ = 0;
 };
 
+// The results for all requests of a launch, whose lengths differ.
+class MaskResultsOfRequests {
+  public:
+    MaskResultsOfRequests(const Launch& launch, support::Arena& arena)
+        : sequences_(*launch.sequences) {
+        if (!shares_mask_results(launch)) return;
+        const AttentionArguments& in = *launch.arguments;
+        room_ = std::min(
+            support::product(std::int64_t{in.batch}, SharedMaskResults::count(in.q_len, in.kv_len)),
+            SharedMaskResults::kMost);
+        seen_ = arena.take<std::uint8_t>(room_);
+        first_ = arena.take<std::int64_t>(in.batch);
+    }
+
+    bool any() const { return seen_ != nullptr; }
+    // Places requests one after another, as far as there is room, and clears their results.
+    void place() const {
+        if (!any()) return;
+        std::int64_t used = 0;
+        for (int request = 0; request < sequences_.count; ++request) {
+            const Sequence& sequence = sequences_.of(request);
+            const std::int64_t count = SharedMaskResults::count(sequence.q_len, sequence.kv_len);
+            first_[request] = count <= room_ - used ? used : kNoRoom;
+            if (first_[request] != kNoRoom) used += count;
+        }
+        std::fill_n(seen_, used, std::uint8_t{0});
+    }
+    SharedMaskResults of(int request) const {
+        if (!any() || first_[request] == kNoRoom) return {};
+        return {seen_ + first_[request], sequences_.of(request).kv_len};
+    }
+
+  private:
+    static constexpr std::int64_t kNoRoom = -1;
+
+    const SequenceArguments& sequences_;
+    std::uint8_t* seen_ = nullptr;
+    std::int64_t* first_ = nullptr; // of each request, or kNoRoom
+    std::int64_t room_ = 0;
+};
+
 } // namespace flexc::cpu

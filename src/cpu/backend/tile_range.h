@@ -97,8 +97,8 @@ struct VisibleColumns {
 // Sets tile.seen: tests the mask by intervals, and evaluates it at each element if these decide
 // nothing. For few elements the interval test is skipped.
 inline void evaluate_mask(const TileFunctions& functions, const Launch& launch, Tile& tile) {
-    constexpr std::int64_t kFewRows = 4;
-    if (functions.intervals != nullptr && tile.rows > kFewRows)
+    constexpr std::int64_t kShortRows = 4;
+    if (functions.intervals != nullptr && tile.rows > kShortRows)
         functions.intervals(launch.words, &tile);
     const bool hides_all = tile.seen == kSeenMasked;
     if (tile.seen != 0 && (hides_all || !launch.shape->hides_scores)) return;

@@ -1,0 +1,65 @@
+// A tile of a request's keys and values, and products with it. What these need is loaded once.
+#pragma once
+
+#include <cstdint>
+
+#include "cpu/backend/request_keys.h"
+#include "cpu/backend/request_queries.h"
+#include "cpu/backend/request_tiles.h"
+
+namespace flexc::cpu::requests {
+
+class KeyTile {
+  public:
+    // tiles: those that the pieces of all requests share.
+    KeyTile(const Launch& launch, int request, const SharedTiles& tiles, bool uses_tiles,
+            Scratch& scratch)
+        : shape_(*launch.shape), in_(*launch.arguments), keys_of_(launch, request),
+          queries_of_(launch, request, uses_tiles), tiles_(tiles), request_(request),
+          uses_tiles_(uses_tiles), scratch_(scratch) {}
+
+    const Range& keys() const { return keys_; }
+    // Forgets what is loaded, if these are other keys.
+    void move_to(Range keys);
+    void move_to_head(int kv_head);
+
+    bool keys_are_moderate(); // all keys of the tile
+    // The rows that a mod reads buffers of keys by: rows[key % kKeyTile].
+    const std::int64_t* key_rows();
+
+    // Whether products of so many rows can read keys and values from memory without copying them.
+    bool may_be_skinny(std::int64_t rows) const;
+    bool may_use_matrix_unit(std::int64_t rows) const;
+    // block.scores[rows][kKeyTile] = queries * keys, by rows in memory.
+    void multiply_in_memory(const Block& block, int rows, Range columns) const;
+    // block.output[rows][] (+)= block.scores * values, likewise.
+    void add_values_in_memory(const Block& block, int rows, Range columns);
+
+    // The same with `width` keys of the copied tile, from its column `first` on.
+    void multiply(Block& block, int rows, std::int64_t first, int width);
+    void add_values(const Block& block, int rows, std::int64_t first, int width);
+
+  private:
+    void add_wide_values(const Block& block, int rows, std::int64_t first, int width);
+    void load_keys();
+    void load_values();
+    std::int64_t number() const { return tiles_.number(request_, kv_head_, keys_.begin); }
+    amx::RowList list_rows(Range keys, const TensorArgument& tensor) const {
+        return keys_of_.list_rows(keys, kv_head_, tensor, scratch_.offsets);
+    }
+
+    const KernelShape& shape_;
+    const AttentionArguments& in_;
+    const Keys keys_of_;
+    const Queries queries_of_;
+    const SharedTiles& tiles_;
+    int request_;
+    bool uses_tiles_; // of the matrix unit, for products of many rows
+    Scratch& scratch_;
+    Range keys_;
+    int kv_head_ = -1;
+    bool has_keys_ = false, has_values_ = false, has_key_rows_ = false;
+    PackedTile packed_keys_{}, packed_values_{};
+};
+
+} // namespace flexc::cpu::requests
