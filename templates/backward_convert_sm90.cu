@@ -53,7 +53,7 @@ __device__ inline long long row_block_of_all(const AttentionArguments& attention
                    ((attention.q_len + kPaddedRows - 1) / kPaddedRows * (kPaddedRows / kRows)) +
                tile.tile;
     const int h = tile.head % attention.heads;
-    return first_ragged_fact(attention, length.first_query_row(), length.b(), h) / kRows +
+    return first_ragged_statistic(attention, length.first_query_row(), length.b(), h) / kRows +
            tile.tile;
 }
 

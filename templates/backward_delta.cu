@@ -1,5 +1,5 @@
 // Runs before the backward kernels: computes delta = rowsum(d_out * o) - d_lse of every query, and
-// adds the sink to the row's facts. Each block computes kQueryTile rows of one head.
+// adds the sink to the row's statistics. Each block computes kQueryTile rows of one head.
 #include "mod.cuh"
 
 #include "common/select.h"
@@ -47,13 +47,13 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     const int row_count = min(mod::kQueryTile, length.queries() - first_row);
     if (!mod::Layouts::kAreDense && (block.tile < 0 || row_count <= 0)) return;
     float* const deltas = delta_of_head(attention, length, h) + first_row;
-    const RowFacts facts(attention, length, h);
+    const RowStatistics statistics(attention, length, h);
 
     for (int i = static_cast<int>(threadIdx.x) / kRowLanes; i < mod::kQueryTile;
          i += kThreads / kRowLanes) {
         const int row = first_row + min(i, row_count - 1);
         const bool is_first = threadIdx.x % kRowLanes == 0 && i < row_count;
-        const RowOfSink at{length.b(), h, row, length.q_idx(row), facts.place(row), is_first};
+        const RowOfSink at{length.b(), h, row, length.q_idx(row), statistics.place(row), is_first};
         const float delta = Sink::delta(attention, arguments, length, at);
         if (is_first) deltas[i] = delta;
     }

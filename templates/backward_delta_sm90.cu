@@ -26,7 +26,7 @@ __device__ inline long long first_row_of_all(const AttentionArguments& attention
                                              const SequenceLength& length, int place, int h,
                                              int first_row) {
     if constexpr (mod::Layouts::kAreDense) return static_cast<long long>(place) * mod::kQueryTile;
-    return first_ragged_fact(attention, length.first_query_row(), length.b(), h) + first_row;
+    return first_ragged_statistic(attention, length.first_query_row(), length.b(), h) + first_row;
 }
 } // namespace
 
@@ -82,7 +82,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
         of_sink = add_sink(attention, arguments, at, d_lse) * product;
         add_sink_gradients(attention, arguments, at, inside ? -of_sink : 0);
     }
-    attention.row_facts[row_fact_place(of_all, kDeltaFact)] = inside ? product - d_lse : 0;
+    attention.row_statistics[row_statistic_place(of_all, kRowDelta)] = inside ? product - d_lse : 0;
 
     // The next kernel waits for this one alone, but reads what the kernel ahead wrote.
     if constexpr (!mod::Sink::kExists) wait_for_kernel_ahead();

@@ -33,7 +33,7 @@ struct Stage {
     unsigned base;
     __device__ QueryTile queries() const { return {base}; }
     __device__ DOutTile d_out() const { return {base + kLayout.d_out}; }
-    __device__ unsigned row_sums() const { return base + kLayout.row_sums; }
+    __device__ unsigned row_statistics() const { return base + kLayout.row_statistics; }
 };
 struct Shared {
     unsigned base;
@@ -96,7 +96,7 @@ __device__ void load_queries(Stage stage, const KernelArguments& attention,
                          d_out = query_plane<Element>(attention.d_out, length, h);
     load_tile<kThreads>(stage.queries(), q, first_q, length.queries());
     load_tile<kThreads>(stage.d_out(), d_out, first_q, length.queries());
-    load_row_sums<mod::kQueryTile>(stage.row_sums(), attention, length, h, first_q);
+    load_row_statistics<mod::kQueryTile>(stage.row_statistics(), attention, length, h, first_q);
 }
 
 // Computes P and dS of a tile and writes them to shared memory.
@@ -110,10 +110,10 @@ __device__ void compute_scores(Shared shared, Stage stage, const Surroundings& a
         d_scores.clear();
         mma_rows(scores, rows_of<kScoreRows>(stage.queries(), row), shared.keys());
         mma_rows(d_scores, rows_of<kScoreRows>(stage.d_out(), row), shared.values());
-        differentiate_tile(
-            scores, d_scores, around,
-            {first_q + row, first_kv, stage.row_sums() + 4 * row, 4 * mod::kQueryTile, is_full},
-            sums);
+        differentiate_tile(scores, d_scores, around,
+                           {first_q + row, first_kv, stage.row_statistics() + 4 * row,
+                            4 * mod::kQueryTile, is_full},
+                           sums);
         tables.update_largest(d_scores.values);
         store_result(rows_of<kScoreRows>(shared.p(), row), scores);
         store_result(rows_of<kScoreRows>(shared.d_scores(), row), d_scores);

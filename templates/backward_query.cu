@@ -28,7 +28,7 @@ struct Shared {
     unsigned base;
     __device__ QueryTile queries() const { return {base}; }
     __device__ DOutTile d_out() const { return {base + kLayout.d_out}; }
-    __device__ unsigned row_sums() const { return base + kLayout.row_sums; }
+    __device__ unsigned row_statistics() const { return base + kLayout.row_statistics; }
     __device__ KeyTile keys(int step) const {
         return {base + kLayout.stages + step % mod::kStages * kLayout.stage_bytes};
     }
@@ -41,7 +41,7 @@ __device__ void load_queries(Shared shared, const KernelArguments& attention,
                          d_out = query_plane<Element>(attention.d_out, length, h);
     load_tile<kThreads>(shared.queries(), q, first_q, length.queries());
     load_tile<kThreads>(shared.d_out(), d_out, first_q, length.queries());
-    load_row_sums<mod::kQueryTile>(shared.row_sums(), attention, length, h, first_q);
+    load_row_statistics<mod::kQueryTile>(shared.row_statistics(), attention, length, h, first_q);
     clear_padding<kThreads>(shared.queries());
     clear_padding<kThreads>(shared.d_out());
     for (int i = 0; i < mod::kStages; ++i) {
@@ -103,7 +103,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         mma_rows(scores, shared.queries(), shared.keys(step));
         mma_rows(d_scores, shared.d_out(), shared.values(step));
         differentiate_tile(scores, d_scores, around,
-                           {first_q, walk.tile() * mod::kKeyTile, shared.row_sums(),
+                           {first_q, walk.tile() * mod::kKeyTile, shared.row_statistics(),
                             4 * mod::kQueryTile, walk.is_full()},
                            sums);
         add_keys(dq, d_scores, shared.keys(step));

@@ -12,7 +12,7 @@
 
 #include "sm80/backward_shared.cuh"
 #include "sm80/gradient_rows.cuh"
-#include "sm80/own_row_sums.cuh"
+#include "sm80/own_row_statistics.cuh"
 #include "sm80/row_references.cuh"
 #include "sm80/scores_of_keys.cuh"
 #include "sm80/sequences_of_block.cuh"
@@ -39,7 +39,9 @@ struct Shared {
     __device__ DScoreTile d_scores() const { return {base + kLayout.d_scores}; }
     __device__ QueryTile queries() const { return {base + kLayout.queries}; }
     __device__ DOutTile d_out() const { return {base + kLayout.d_out}; }
-    __device__ QueryFacts query_facts() const { return QueryFacts(base + kLayout.query_facts); }
+    __device__ SharedRowStatistics row_statistics() const {
+        return SharedRowStatistics(base + kLayout.row_statistics);
+    }
     __device__ unsigned room() const { return d_scores().base; }
 };
 
@@ -122,7 +124,7 @@ __device__ void differentiate_step(StepScores& products, StepScores& dp, Shared 
 #pragma unroll
     for (int i = 0; i < StepScores::kQueries; ++i) {
         const ScoreRow query =
-            query_at(around, shared.query_facts(), first_q + StepScores::query(i));
+            query_at(around, shared.row_statistics(), first_q + StepScores::query(i));
 #pragma unroll
         for (int key = 0; key < keys.kCount; ++key) {
             const int element = keys.kCount * i + key;
@@ -194,14 +196,14 @@ __device__ void differentiate_sequence(const KernelArguments& attention,
         const HeadPlace place(attention, arguments, b, h, h_kv);
         const Surroundings around{attention, arguments, place, length};
         mod::GradientSums sums{};
-        const OwnRowSums row_sums(attention, arguments, length, h, shared.query_facts(),
-                                  shared.d_scores().base);
-        row_sums.load();
+        const OwnRowStatistics row_statistics(attention, arguments, length, h,
+                                              shared.row_statistics(), shared.d_scores().base);
+        row_statistics.load();
         load_queries(shared, attention, length, h);
         of_head.values.find(around);
         wait_for_copies();
         __syncthreads();
-        row_sums.find(shared.d_out());
+        row_statistics.find(shared.d_out());
         add_queries(dk, dv, shared, around, of_head, sums);
         mod::flush_gradients(arguments, place.launch, place.head, b, h, h_kv, sums);
         __syncthreads(); // dS is here

@@ -127,7 +127,7 @@ struct Consumer {
         const unsigned rows = word + warpgroup * (64 * kRowBytes >> 4);
         const unsigned query_word = word + stage * (kPanels * kQueryPanel >> 4);
         const unsigned d_out_word = word + stage * (kValuePanels * kQueryPanel >> 4);
-        const RowFacts facts{base + kLayout.facts + stage * kFactBytes};
+        const RowStatistics statistics{base + kLayout.statistics + stage * kStatisticBytes};
         Scores scores, d_scores;
         Fragments p, d_fragments;
         QuerySums query_sums{};
@@ -139,7 +139,7 @@ struct Consumer {
                              base + kLayout.query_gradient + warpgroup * kPartBytes,
                              64 * warpgroup + 16 * warp);
         const int tile_query = tile * mod::kQueryTile;
-        const ScoreStep of_scores{shared,      warpgroup,  step,        tile_query, facts,
+        const ScoreStep of_scores{shared,      warpgroup,  step,        tile_query, statistics,
                                   gradients,   sums,       scores,      d_scores,   p,
                                   d_fragments, query_sums, visible_bits};
         const StepOfQueries<kHalves, AwaitNext> parts{

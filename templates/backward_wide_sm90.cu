@@ -64,7 +64,8 @@ struct Consumer {
         const unsigned d_out_word = word + stage * (kValuePanels * kQueryPanel >> 4);
         const unsigned tile_word = word + stage * (kDScoresBytes >> 4);
         const unsigned half = first_query() * kRowBytes >> 4;
-        const RowFacts facts{shared.base + kLayout.facts + stage * kFactBytes + 4 * first_query()};
+        const RowStatistics statistics{shared.base + kLayout.statistics + stage * kStatisticBytes +
+                                       4 * first_query()};
         Scores scores, d_scores;
         Fragments p, d_fragments;
         QuerySums query_sums{};
@@ -76,7 +77,7 @@ struct Consumer {
         tile = StageTile::arrived(shared, stage, tile, gradients);
         const int tile_query = tile * mod::kQueryTile + first_query();
         const ScoreStep parts{shared,      warpgroup,   static_cast<unsigned>(step),
-                              tile_query,  facts,       gradients,
+                              tile_query,  statistics,  gradients,
                               sums,        scores,      d_scores,
                               p,           d_fragments, query_sums,
                               visible_bits};

@@ -40,14 +40,15 @@ Extent padded_query_rows(const Program& program, int factor, int per) {
     return {{{factor, {{Of::batch}, {Of::heads}, {Of::queries, 0, kReferenceRows, per}}}}};
 }
 
-void add_row_facts(const Program& program, PassPlan& pass) {
+void add_row_statistics(const Program& program, PassPlan& pass) {
     Extent of_head = {{{1, {{Of::queries, 0, kReferenceRows}}}}};
     if (program.options().query_layout == Layout::ragged)
         of_head = {{{1, {{Of::all_queries, 0, kReferenceRows}}}, {kReferenceRows, {{Of::batch}}}}};
-    pass.workspace.push_back({.region = regions::row_facts,
-                              .elements = padded_query_rows(program, kRowFacts),
-                              .argument = argument(&AttentionArguments::row_facts)});
-    pass.length_arguments.push_back({argument(&AttentionArguments::fact_rows), std::move(of_head)});
+    pass.workspace.push_back({.region = regions::row_statistics,
+                              .elements = padded_query_rows(program, kRowStatistics),
+                              .argument = argument(&AttentionArguments::row_statistics)});
+    pass.length_arguments.push_back(
+        {argument(&AttentionArguments::statistic_rows), std::move(of_head)});
 }
 
 KernelConfig streaming_kernel(std::string_view family, KernelKind kind, std::string_view path,
@@ -69,7 +70,7 @@ Launch find_references(const Program& program, std::size_t kernel) {
             .entry = "flexc_backward_references",
             .blocks = query_tiles(program, kReferenceRows),
             .threads = kReferenceRows,
-            .writes = {regions::row_facts}};
+            .writes = {regions::row_statistics}};
 }
 
 void add_exact_sums(const Program& program, PassPlan& pass) {

@@ -11,8 +11,8 @@ class Program;
 // Returns the configuration of a memory-bound kernel that visits each row (or element) once.
 KernelConfig streaming_kernel(std::string_view family, KernelKind kind, std::string_view path,
                               std::string_view entry, std::string_view reason);
-// Adds the region of row facts, and the arguments by which kernels find it.
-void add_row_facts(const Program& program, PassPlan& pass);
+// Adds the region of row statistics, and the arguments by which kernels find it.
+void add_row_statistics(const Program& program, PassPlan& pass);
 // Added to a delta kernel's reason if the program has a sink.
 inline constexpr std::string_view kBesideSink = ", weights beside a sink and its gradient";
 // The launch that finds the reference to which the weights of each row are relative (see

@@ -73,7 +73,7 @@ struct Region {
     friend bool operator==(const Region&, const Region&) = default;
 };
 namespace regions {
-inline constexpr Region row_facts{"row_facts"}, exact_sums{"exact_sums"};
+inline constexpr Region row_statistics{"row_statistics"}, exact_sums{"exact_sums"};
 }
 std::string_view text_of_heads(bool by_batch, bool by_head); // "each b and h"
 

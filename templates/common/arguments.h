@@ -12,13 +12,14 @@ struct TensorArgument {
     long long stride_b, stride_h, stride_s, stride_d;
 };
 
-// Floats of each query that are computed before a backward: what the row's weights are relative to
-// (see sm80/row_references.cuh), and rowsum(d_out * o) - d_lse. Those of 64 queries lie side by
-// side, so that a tile's are contiguous.
-enum RowFact { kLseLog2Fact, kReferenceFact, kDeltaFact };
-constexpr int kRowFacts = 3;
-FLEXC_SHARED constexpr long long row_fact_place(long long row, RowFact fact) {
-    return row / 64 * (64 * kRowFacts) + fact * 64 + row % 64;
+// Statistics of the softmax of each query, which a backward computes first: its log-sum-exp in base
+// 2, the reference score that this is relative to (see sm80/row_references.cuh), and delta =
+// rowsum(d_out * o) - d_lse. (In FlashAttention: LSE_log2 and dPsum.) Those of 64 queries lie side
+// by side, so that a tile's are contiguous.
+enum RowStatistic { kRowLseLog2, kRowReference, kRowDelta };
+constexpr int kRowStatistics = 3;
+FLEXC_SHARED constexpr long long row_statistic_place(long long row, RowStatistic statistic) {
+    return row / 64 * (64 * kRowStatistics) + statistic * 64 + row % 64;
 }
 
 constexpr int kReferenceRows = 128; // rows of a block of flexc_backward_references
@@ -52,8 +53,8 @@ struct AttentionArguments {
         TensorArgument d_lse, max_scores;
     };
     TensorArgument d_out, dq, dk, dv; // as o, q, k, v
-    float* row_facts;                 // workspace [B, H, fact_rows / 64, kRowFacts, 64]
-    int fact_rows;                    // rows of a head there: whole tiles of kReferenceRows
+    float* row_statistics;            // workspace [B, H, statistic_rows / 64, kRowStatistics, 64]
+    int statistic_rows;               // rows of a head there: whole tiles of kReferenceRows
     long long q_offset, kv_offset;    // index that the program sees = row + offset
     int batch, heads, kv_heads, q_len, kv_len;
     float scale;                                    // of q·k

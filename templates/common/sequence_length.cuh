@@ -116,11 +116,11 @@ __device__ inline TileOfRequest tile_of_request(int place, int requests, int til
     const int request = request_at(place, requests, first_place);
     return {request, place - first_place(request)};
 }
-// Returns where the row facts of a head's queries begin, for a request of ragged queries: each
+// Returns where the row statistics of a head's queries begin, for a request of ragged queries: each
 // request has whole tiles of kReferenceRows.
-__device__ inline long long first_ragged_fact(const AttentionArguments& attention,
-                                              long long first_query_row, int request, int h) {
-    return static_cast<long long>(h) * attention.fact_rows +
+__device__ inline long long first_ragged_statistic(const AttentionArguments& attention,
+                                                   long long first_query_row, int request, int h) {
+    return static_cast<long long>(h) * attention.statistic_rows +
            (first_query_row / kReferenceRows + request) * kReferenceRows;
 }
 // Returns how many places tiles of ragged tensors with so many rows have at most.

@@ -1,4 +1,4 @@
-// Adds the sink to the facts of a row before a backward, for kernels that visit each row once:
+// Adds the sink to the statistics of a row before a backward, for kernels that visit each row once:
 // weights become those of a softmax that includes the sink, and the sink gets its own gradient. See
 // passes/sink.h for the formulas.
 #pragma once
@@ -8,24 +8,24 @@
 #include "common/row_lse.cuh"
 #include "sm90/warp_additions.cuh"
 
-// A row. `place` is its index among the facts of all rows, `q_idx` its position as the program sees
-// it. Rows that do not exist are passed as the last row of their head, and nothing is changed.
+// A row. `place` is its index among the statistics of all rows, `q_idx` its position as the program
+// sees it. Rows that do not exist are passed as the last row of their head, and nothing is changed.
 struct RowOfSink {
     int b, h, row, q_idx;
     long long place;
     bool exists;
 };
 
-// Changes the facts of the row so that weights include the sink, and scales d_lse, which refers to
-// weights without the sink, to match. Returns the weight of the sink.
+// Changes the statistics of the row so that weights include the sink, and scales d_lse, which
+// refers to weights without the sink, to match. Returns the weight of the sink.
 __device__ inline float add_sink(const AttentionArguments& attention,
                                  const mod::Arguments& arguments, const RowOfSink& at,
                                  float& d_lse) {
     // From here on, d_lse would overflow; the weights are then negligible beside it.
     constexpr float kMostBesideLse = 56;
     if (!at.exists) return 0;
-    float& origin = attention.row_facts[row_fact_place(at.place, kLseLog2Fact)];
-    const float reference = attention.row_facts[row_fact_place(at.place, kReferenceFact)];
+    float& origin = attention.row_statistics[row_statistic_place(at.place, kRowLseLog2)];
+    const float reference = attention.row_statistics[row_statistic_place(at.place, kRowReference)];
     const float sink = mod::Sink::value(arguments, at.b, at.h,
                                         at.h / (attention.heads / attention.kv_heads), at.q_idx);
     const float natural =

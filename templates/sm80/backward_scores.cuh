@@ -138,9 +138,9 @@ struct RowAfterRow {
             const ScoreRow row = read_row(around, tile, Scores::row(i));
 #pragma unroll
             for (int column = 0; column < 2 * Scores::kColumns; ++column) {
-                const ScoreColumn facts =
+                const ScoreColumn values =
                     read_column<Seen::kAll>(around, tile, Scores::column(column / 2) + column % 2);
-                visit(i, column, seen(around, i, column, row, facts), row, facts);
+                visit(i, column, seen(around, i, column, row, values), row, values);
             }
         }
     }
@@ -152,12 +152,12 @@ __device__ void differentiate_all(Scores& products, Scores& dp, const Surroundin
                                   const ScoreTile& tile, mod::GradientSums& sums) {
     ElementOrder::visit<Scores>(
         around, tile, Seen(around, tile),
-        [&](int row, int column, bool visible, const ScoreRow& row_facts,
-            const ScoreColumn& column_facts) {
-            const mod::At at = element_found_again(around, row_facts, column_facts);
+        [&](int row, int column, bool visible, const ScoreRow& row_values,
+            const ScoreColumn& column_values) {
+            const mod::At at = element_found_again(around, row_values, column_values);
             differentiate(products.at(row, column / 2, column % 2),
                           dp.at(row, column / 2, column % 2), visible, at, around.attention.scale,
-                          row_facts, [&](const mod::Joint& joint, float d_modified) {
+                          row_values, [&](const mod::Joint& joint, float d_modified) {
                               mod::sum_gradients(at, joint, d_modified, sums);
                               mod::add_gradients(at, joint, d_modified);
                           });

@@ -29,12 +29,12 @@ using PTile = Tile<Element, mod::kQueryTile, mod::kKeyTile>; // P, or dS
 using KeyGradient = WarpResult<mod::kKeyTile, mod::kHeadDim, mod::kWarps>;
 using ValueGradient = WarpResult<mod::kKeyTile, mod::kHeadDimV, mod::kWarps>;
 
-// A tile of scores: its first positions, the shared memory where load_row_sums puts lse and delta
-// of its rows, the distance between the two, and whether the block mask says that nothing is
+// A tile of scores: its first positions, the shared memory where load_row_statistics puts lse and
+// delta of its rows, the distance between the two, and whether the block mask says that nothing is
 // hidden.
 struct ScoreTile {
     int first_q, first_kv;
-    unsigned row_sums;
+    unsigned row_statistics;
     int to_delta;
     bool is_full = false;
 };
@@ -58,8 +58,8 @@ struct ScoreColumn {
 // Starts copies of lse and delta of rows first_q + [0, kCount) to shared memory, lse first. Rows
 // past the end become zeros.
 template <int kCount>
-__device__ inline void load_row_sums(unsigned to, const KernelArguments& attention,
-                                     const SequenceLength& length, int h, int first_q) {
+__device__ inline void load_row_statistics(unsigned to, const KernelArguments& attention,
+                                           const SequenceLength& length, int h, int first_q) {
     const Plane<float> lse = query_plane<float>(attention.lse, length, h);
     const float* const delta = delta_of_head(attention, length, h);
 #pragma unroll 1
@@ -74,21 +74,21 @@ __device__ inline void load_row_sums(unsigned to, const KernelArguments& attenti
 __device__ inline ScoreRow read_row(const Surroundings& around, const ScoreTile& tile, int row) {
     const auto& [attention, arguments, place, length] = around;
     const int position = tile.first_q + row, q = length.q_idx(position);
-    const float lse = load_shared_float(tile.row_sums + 4 * row);
+    const float lse = load_shared_float(tile.row_statistics + 4 * row);
     // Nothing is visible in the row: an infinite lse makes every P zero.
     float reference_score = lse == negative_infinity() ? -lse : lse, lse_log2 = 0;
     if (mod::Sink::kExists || is_large_lse(lse)) {
-        const RowFacts facts(attention, length, place.h);
+        const RowStatistics statistics(attention, length, place.h);
         reference_score =
-            facts.of(position, kReferenceFact) * (mod::kHasScoreMod ? 1 : attention.scale);
-        lse_log2 = facts.of(position, kLseLog2Fact);
+            statistics.of(position, kRowReference) * (mod::kHasScoreMod ? 1 : attention.scale);
+        lse_log2 = statistics.of(position, kRowLseLog2);
     }
     return {mod::at_row(arguments, place.launch, place.head, place.b, place.h, place.h_kv, q),
             q,
             position < length.queries(),
             reference_score,
             lse_log2,
-            load_shared_float(tile.row_sums + tile.to_delta + 4 * row)};
+            load_shared_float(tile.row_statistics + tile.to_delta + 4 * row)};
 }
 
 // kAll: it is not past the end.

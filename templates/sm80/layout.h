@@ -118,14 +118,14 @@ FLEXC_SHARED constexpr int merging_bytes(int head_dim_v) {
 }
 
 // Bytes of lse and delta, which a backward kernel loads for each query.
-constexpr int kRowSumBytes = 2 * 4;
+constexpr int kRowStatisticBytes = 2 * 4;
 
 // Offsets in the shared memory of backward_key.cu: keys, values, P, dS, then stages of queries,
 // d_out, lse and delta, then sums of tables. dk and dv are staged in the same memory, as floats.
 struct BackwardKeyLayout {
     int values, p, d_scores;
     int stages, stage_bytes;
-    int d_out, row_sums; // in a stage, behind queries
+    int d_out, row_statistics; // in a stage, behind queries
     int table_sums;
     int bytes;
 };
@@ -137,8 +137,8 @@ FLEXC_SHARED constexpr BackwardKeyLayout backward_key_layout(const TileSizes& si
     layout.d_scores = layout.p + p_bytes;
     layout.stages = layout.d_scores + p_bytes;
     layout.d_out = sizes.query_tile * sizes.key_row();
-    layout.row_sums = layout.d_out + sizes.query_tile * sizes.value_row();
-    layout.stage_bytes = layout.row_sums + sizes.query_tile * kRowSumBytes;
+    layout.row_statistics = layout.d_out + sizes.query_tile * sizes.value_row();
+    layout.stage_bytes = layout.row_statistics + sizes.query_tile * kRowStatisticBytes;
     layout.table_sums = layout.stages + sizes.stages * layout.stage_bytes;
     const int used = layout.table_sums + sizes.table_sums.bytes(sizes.element_bytes);
     const int widest = larger(sizes.head_dim, sizes.head_dim_v);
@@ -147,13 +147,13 @@ FLEXC_SHARED constexpr BackwardKeyLayout backward_key_layout(const TileSizes& si
 }
 
 // Bytes of what backward_short.cu keeps for each query: three floats, which one load reads.
-constexpr int kQueryFactBytes = 4 * 4;
+constexpr int kSharedStatisticBytes = 4 * 4;
 
 // Offsets in the shared memory of backward_short.cu: keys, values and queries, whose gradients
-// replace them; then d_out, facts of queries, and dS, a row for each key, which replaces o. There
-// is room for one of the gradients as floats instead of dS.
+// replace them; then d_out, statistics of queries, and dS, a row for each key, which replaces o.
+// There is room for one of the gradients as floats instead of dS.
 struct BackwardShortLayout {
-    int values, queries, d_out, query_facts, d_scores;
+    int values, queries, d_out, row_statistics, d_scores;
     int bytes;
 };
 FLEXC_SHARED constexpr BackwardShortLayout backward_short_layout(const TileSizes& sizes) {
@@ -161,8 +161,8 @@ FLEXC_SHARED constexpr BackwardShortLayout backward_short_layout(const TileSizes
     layout.values = sizes.key_tile * sizes.key_row();
     layout.queries = layout.values + sizes.key_tile * sizes.value_row();
     layout.d_out = layout.queries + sizes.query_tile * sizes.query_row();
-    layout.query_facts = layout.d_out + sizes.query_tile * sizes.value_row();
-    layout.d_scores = layout.query_facts + sizes.query_tile * kQueryFactBytes;
+    layout.row_statistics = layout.d_out + sizes.query_tile * sizes.value_row();
+    layout.d_scores = layout.row_statistics + sizes.query_tile * kSharedStatisticBytes;
     const int d_scores = sizes.key_tile * tile_row_bytes(sizes.query_tile, sizes.element_bytes);
     const int output = sizes.query_tile * sizes.value_row();
     const int floats = sizes.key_tile * tile_row_bytes(larger(sizes.head_dim, sizes.head_dim_v), 4);
@@ -173,7 +173,7 @@ FLEXC_SHARED constexpr BackwardShortLayout backward_short_layout(const TileSizes
 // Offsets in the shared memory of backward_query.cu: queries, d_out, lse and delta, then stages of
 // keys and values. dq is staged in the same memory, as floats.
 struct BackwardQueryLayout {
-    int d_out, row_sums;
+    int d_out, row_statistics;
     int stages, stage_bytes;
     int values; // in a stage, behind keys
     int bytes;
@@ -181,8 +181,8 @@ struct BackwardQueryLayout {
 FLEXC_SHARED constexpr BackwardQueryLayout backward_query_layout(const TileSizes& sizes) {
     BackwardQueryLayout layout{};
     layout.d_out = sizes.query_tile * sizes.key_row();
-    layout.row_sums = layout.d_out + sizes.query_tile * sizes.value_row();
-    layout.stages = layout.row_sums + sizes.query_tile * kRowSumBytes;
+    layout.row_statistics = layout.d_out + sizes.query_tile * sizes.value_row();
+    layout.stages = layout.row_statistics + sizes.query_tile * kRowStatisticBytes;
     layout.values = sizes.key_tile * sizes.key_row();
     layout.stage_bytes = layout.values + sizes.key_tile * sizes.value_row();
     const int used = layout.stages + sizes.stages * layout.stage_bytes;

@@ -23,10 +23,10 @@ extern "C" __global__ void __launch_bounds__(kReferenceRows)
     const SequenceLength length(attention, block.head / attention.heads);
     const int h = block.head % attention.heads;
     if (!mod::Layouts::kAreDense && (block.tile < 0 || first_row >= length.queries())) return;
-    const sm80::RowFacts facts(attention, length, h);
+    const sm80::RowStatistics statistics(attention, length, h);
     const auto store = [&](int row, float reference, float lse_log2) {
-        facts.of(row, kReferenceFact) = reference;
-        facts.of(row, kLseLog2Fact) = lse_log2;
+        statistics.of(row, kRowReference) = reference;
+        statistics.of(row, kRowLseLog2) = lse_log2;
     };
     const int row = first_row + static_cast<int>(threadIdx.x);
     float lse = negative_infinity();

@@ -5,7 +5,7 @@
 #include "common/select.h"
 #include "common/tile_range.cuh"
 #include "sm80/backward_scores.cuh"
-#include "sm80/own_row_sums.cuh"
+#include "sm80/own_row_statistics.cuh"
 
 namespace sm80 {
 
@@ -40,14 +40,14 @@ __device__ inline ScoreRow query_at(const Surroundings& around, int position) {
             0,
             0};
 }
-__device__ inline ScoreRow query_at(const Surroundings& around, const QueryFacts& all,
+__device__ inline ScoreRow query_at(const Surroundings& around, const SharedRowStatistics& all,
                                     int position) {
     ScoreRow row = query_at(around, position);
-    float facts[4];
-    all.load(facts, position);
-    row.reference_score = facts[0];
-    row.lse_log2 = facts[1];
-    row.delta = facts[2];
+    float statistics[4];
+    all.load(statistics, position);
+    row.reference_score = statistics[0];
+    row.lse_log2 = statistics[1];
+    row.delta = statistics[2];
     return row;
 }
 

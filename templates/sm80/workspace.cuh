@@ -28,26 +28,28 @@ __device__ inline float* dq_accumulator_row(const KernelArguments& attention,
     return attention.dq_accumulator + row * mod::kHeadDim;
 }
 
-// The row facts of a head's queries: see row_references.cuh. Each request is padded to whole tiles
-// of kReferenceRows.
-class RowFacts {
+// The row statistics of a head's queries: see row_references.cuh. Each request is padded to whole
+// tiles of kReferenceRows.
+class RowStatistics {
   public:
-    __device__ RowFacts(const AttentionArguments& attention, const SequenceLength& length, int h)
+    __device__ RowStatistics(const AttentionArguments& attention, const SequenceLength& length,
+                             int h)
         : attention_(attention), first_(first_of(attention, length, h)) {}
 
     // Index of a query among all rows of the launch.
     __device__ long long place(int query) const { return first_ + query; }
 
-    __device__ float& of(int query, RowFact fact) const {
-        return attention_.row_facts[row_fact_place(place(query), fact)];
+    __device__ float& of(int query, RowStatistic statistic) const {
+        return attention_.row_statistics[row_statistic_place(place(query), statistic)];
     }
 
   private:
     static __device__ long long first_of(const AttentionArguments& attention,
                                          const SequenceLength& length, int h) {
         if constexpr (mod::Layouts::kQueriesAreRagged)
-            return first_ragged_fact(attention, length.first_query_row(), length.b(), h);
-        return (static_cast<long long>(length.b()) * attention.heads + h) * attention.fact_rows;
+            return first_ragged_statistic(attention, length.first_query_row(), length.b(), h);
+        return (static_cast<long long>(length.b()) * attention.heads + h) *
+               attention.statistic_rows;
     }
 
     const AttentionArguments& attention_;

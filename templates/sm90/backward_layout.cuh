@@ -114,7 +114,7 @@ constexpr int kColumnReadBytes = kShape.column_read_bytes();
 constexpr int kIndex2dBytes = kShape.index_2d_bytes(); // of a stage
 
 constexpr int kOwnBarriers = kShape.own_barriers();
-constexpr int kFactBytes = kShape.fact_bytes(); // of a tile
+constexpr int kStatisticBytes = kShape.statistic_bytes(); // of a tile
 
 constexpr BackwardLayout kLayout = backward_layout(kShape);
 // A persistent kernel loads the next tile's keys while this one's are in use, if there is room.

@@ -137,7 +137,7 @@ struct BackwardShape {
         return adds_bias_gradients ? kConsumers * part_bytes() : pieces_bytes();
     }
 
-    FLEXC_SHARED constexpr int fact_bytes() const { return 4 * kRowFacts * query_tile; }
+    FLEXC_SHARED constexpr int statistic_bytes() const { return 4 * kRowStatistics * query_tile; }
     FLEXC_SHARED constexpr int staged_row_bytes() const { return round_up(row_bytes, 8); }
 
     // Rows of the 2-D key index that a tile of keys may touch.
@@ -181,7 +181,7 @@ struct BackwardLayout {
     int p;              // two stages, where keys are shared: else P stay in registers
     int query_gradient; // pieces of it, or parts of a bias's gradient
     int biases;
-    int facts, rows; // two stages of each
+    int statistics, rows; // two stages of each
     int barriers;
     int mask_tiles; // two stages of a word, where there is a block mask
     int index_2d;   // two stages
@@ -205,8 +205,8 @@ FLEXC_SHARED constexpr BackwardLayout backward_layout(const BackwardShape& shape
     at.query_gradient =
         at.p + (shape.shares_keys() ? shape.d_scores_stages * shape.d_scores_bytes() : 0);
     at.biases = at.query_gradient + shape.gradient_bytes();
-    at.facts = at.biases + shape.bias_stages * shape.bias_tile_bytes();
-    at.rows = at.facts + kRingStages * shape.fact_bytes();
+    at.statistics = at.biases + shape.bias_stages * shape.bias_tile_bytes();
+    at.rows = at.statistics + kRingStages * shape.statistic_bytes();
     at.barriers = at.rows + kRingStages * shape.query_tile * shape.staged_row_bytes();
     at.mask_tiles = at.barriers + shape.barriers() * 8;
     at.index_2d = round_up_16(at.mask_tiles + (shape.has_block_mask ? 16 : 0));

@@ -62,8 +62,8 @@ static_assert(BackwardShape::kTileBytes + KeyLengths::kBytes == kShape.key_tile_
 // How threads that go through a tile's queries hold the lengths: in shared memory, or by value.
 using TileLength = Select<mod::Layouts::kKeysAreRagged, const LengthsOfRequest&, DenseLength>;
 
-// Index of a head's first query in the arrays of row facts and sums of dq, where each head, or with
-// ragged queries each request of a head, is lengthened to whole tiles.
+// Index of a head's first query in the arrays of row statistics and sums of dq, where each head, or
+// with ragged queries each request of a head, is lengthened to whole tiles.
 class DenseRows {
   public:
     __device__ DenseRows(const AttentionArguments& attention, const DenseLength&)
@@ -90,13 +90,13 @@ class RaggedRows {
         : attention_(attention), length_(length) {}
 
     __device__ long long first(const HeadPlace& place) const {
-        return first_ragged_fact(attention_, length_.first_query_row(), length_.b(), place.h);
+        return first_ragged_statistic(attention_, length_.first_query_row(), length_.b(), place.h);
     }
     __device__ long long first_block(const HeadPlace& place) const {
         return first(place) / kRowBlock;
     }
     static __device__ long long count(const AttentionArguments& attention) {
-        return static_cast<long long>(attention.fact_rows) * attention.heads;
+        return static_cast<long long>(attention.statistic_rows) * attention.heads;
     }
 
   private:

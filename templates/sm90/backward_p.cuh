@@ -5,7 +5,7 @@
 #include "common/math.cuh"
 #include "common/row_lse.cuh"
 #include "common/select.h"
-#include "sm90/backward_row_facts.cuh"
+#include "sm90/backward_row_statistics.cuh"
 #include "sm90/backward_tile_elements.cuh"
 #include "sm90/pack.cuh"
 
@@ -17,8 +17,9 @@ class PlainP : public TileElements {
     using TileElements::TileElements;
 
     // Turns products into P.
-    __device__ void compute(Scores& scores, Fragments&, int&, const RowFacts& facts) const {
-        exponentiate(scores, facts, attention_.scale * kLog2E);
+    __device__ void compute(Scores& scores, Fragments&, int&,
+                            const RowStatistics& statistics) const {
+        exponentiate(scores, statistics, attention_.scale * kLog2E);
     }
     // Sets hidden elements of the P that compute() has packed to zero.
     static __device__ void hide_packed(Fragments&, const VisibleBits&) {}
@@ -26,15 +27,16 @@ class PlainP : public TileElements {
     static __device__ void pack_p(Fragments& p, const Scores& scores) { to_fragments(p, scores); }
 
   protected:
-    // Turns modified scores into P. Where the tile's facts say that rows of it have scores too
+    // Turns modified scores into P. Where the tile's statistics say that rows of it have scores too
     // large for one float, these become relative to their references first.
-    __device__ void exponentiate(Scores& scores, const RowFacts& facts, float factor) const {
+    __device__ void exponentiate(Scores& scores, const RowStatistics& statistics,
+                                 float factor) const {
         float lse_log2[2];
-        facts.load(kLseLog2Fact, first_query(), 0, lse_log2);
-        if (has_large_rows(lse_log2[0])) subtract_references(scores, facts);
+        statistics.load(kRowLseLog2, first_query(), 0, lse_log2);
+        if (has_large_rows(lse_log2[0])) subtract_references(scores, statistics);
 #pragma unroll
         for (int pair = 0; pair < kQueries / 2; ++pair) {
-            facts.load(kLseLog2Fact, first_query(), pair, lse_log2);
+            statistics.load(kRowLseLog2, first_query(), pair, lse_log2);
 #pragma unroll
             for (int side = 0; side < 2; ++side)
 #pragma unroll
@@ -46,9 +48,9 @@ class PlainP : public TileElements {
     }
 
   private:
-    __device__ void subtract_references(Scores& scores, const RowFacts& facts) const {
-        visit_fact(facts, kReferenceFact,
-                   [&](int i, int, float reference) { scores[i] -= reference; });
+    __device__ void subtract_references(Scores& scores, const RowStatistics& statistics) const {
+        visit_statistic(statistics, kRowReference,
+                        [&](int i, int, float reference) { scores[i] -= reference; });
     }
 };
 
@@ -58,7 +60,7 @@ class ModifiedP : public PlainP {
     using PlainP::PlainP;
 
     __device__ void compute(Scores& scores, Fragments&, int& tile_query,
-                            const RowFacts& facts) const {
+                            const RowStatistics& statistics) const {
 #pragma unroll
         for (int pair = 0; pair < kQueries / 2; ++pair) {
             if (ends_before(pair, tile_query)) break;
@@ -71,7 +73,7 @@ class ModifiedP : public PlainP {
                     scores[i] = mod::joint(at, scores[i] * attention_.scale).score;
                 });
         }
-        exponentiate(scores, facts, kLog2E);
+        exponentiate(scores, statistics, kLog2E);
     }
 };
 
@@ -95,8 +97,8 @@ class FoldedP : public TileElements {
     using TileElements::TileElements;
 
     __device__ void compute(Scores& scores, Fragments& p, int& tile_query,
-                            const RowFacts& facts) const {
-        fold<References>(scores, p, tile_query, facts, [&](int) { return first_query(); });
+                            const RowStatistics& statistics) const {
+        fold<References>(scores, p, tile_query, statistics, [&](int) { return first_query(); });
     }
     static __device__ void hide_packed(Fragments& p, const VisibleBits& visible_bits) {
         hide(p, visible_bits);
@@ -107,20 +109,20 @@ class FoldedP : public TileElements {
     // References of two queries, to which their scores are relative; zero in most tiles.
     struct References {
         float of[2];
-        __device__ void load(const RowFacts& facts, int first, int pair) {
-            facts.load(kReferenceFact, first, pair, of);
+        __device__ void load(const RowStatistics& statistics, int first, int pair) {
+            statistics.load(kRowReference, first, pair, of);
         }
         __device__ float relative(float score, int side) const { return score - of[side]; }
     };
     struct NoReferences {
-        __device__ void load(const RowFacts&, int, int) {}
+        __device__ void load(const RowStatistics&, int, int) {}
         __device__ float relative(float score, int) const { return score; }
     };
 
     // first(pair) returns the thread's first query.
     template <typename Reference, typename First>
-    __device__ void fold(Scores& scores, Fragments& p, int& tile_query, const RowFacts& facts,
-                         First first) const {
+    __device__ void fold(Scores& scores, Fragments& p, int& tile_query,
+                         const RowStatistics& statistics, First first) const {
 #pragma unroll
         for (int pair = 0; pair < kQueries / 2; ++pair) {
             if (ends_before(pair, tile_query)) break;
@@ -128,8 +130,8 @@ class FoldedP : public TileElements {
             const int query = first(pair);
             float lse_log2[2], even[2];
             Reference references;
-            facts.load(kLseLog2Fact, query, pair, lse_log2);
-            references.load(facts, query, pair);
+            statistics.load(kRowLseLog2, query, pair, lse_log2);
+            references.load(statistics, query, pair);
             PairReads reads;
             load(reads, pair);
 #pragma unroll
@@ -153,14 +155,15 @@ class FoldedPApart : public FoldedP {
     using FoldedP::FoldedP;
 
     __device__ void compute(Scores& scores, Fragments& p, int& tile_query,
-                            const RowFacts& facts) const {
+                            const RowStatistics& statistics) const {
         float lse_log2[2];
-        facts.load(kLseLog2Fact, first_query(), 0, lse_log2);
+        statistics.load(kRowLseLog2, first_query(), 0, lse_log2);
         if (has_large_rows(lse_log2[0]))
-            fold<References>(scores, p, tile_query, facts,
+            fold<References>(scores, p, tile_query, statistics,
                              [&](int pair) { return first_query() + zero_after(scores, pair); });
         else
-            fold<NoReferences>(scores, p, tile_query, facts, [&](int) { return first_query(); });
+            fold<NoReferences>(scores, p, tile_query, statistics,
+                               [&](int) { return first_query(); });
     }
 
   private:

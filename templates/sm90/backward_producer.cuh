@@ -12,8 +12,8 @@
 
 namespace sm90 {
 
-// Called by one thread, or where reads are staged by its whole warp: loads queries with their facts
-// and d_out for every tile, and keys and values once, unless another thread does.
+// Called by one thread, or where reads are staged by its whole warp: loads queries with their
+// statistics and d_out for every tile, and keys and values once, unless another thread does.
 __device__ inline void load_tiles(const AttentionArguments& attention,
                                   const mod::Arguments& arguments, const BackwardTensorMaps& maps,
                                   Shared shared, const KeyTile& keys, int& step) {
@@ -39,7 +39,7 @@ __device__ inline void load_tiles(const AttentionArguments& attention,
             shared.queries_empty(stage).wait(parity);
             if (loads) {
                 StageTile::announce(shared, stage, walk);
-                queries.arrive_expecting(kPanels * kQueryPanel + kFactBytes);
+                queries.arrive_expecting(kPanels * kQueryPanel + kStatisticBytes);
                 load_panels(shared.base + kLayout.queries + stage * kPanels * kQueryPanel,
                             kQueryPanel, kPanels, maps.q, query, queries);
             }
@@ -48,9 +48,9 @@ __device__ inline void load_tiles(const AttentionArguments& attention,
                 wait_for_kernel_ahead();
             }
             if (loads) {
-                load_bytes(shared.base + kLayout.facts + stage * kFactBytes,
-                           attention.row_facts + (sums + tile_query) * kRowFacts, kFactBytes,
-                           queries);
+                load_bytes(shared.base + kLayout.statistics + stage * kStatisticBytes,
+                           attention.row_statistics + (sums + tile_query) * kRowStatistics,
+                           kStatisticBytes, queries);
             }
             shared.d_out_empty(stage).wait(parity);
             const Barrier d_out = shared.d_out_full(stage);

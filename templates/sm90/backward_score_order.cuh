@@ -15,7 +15,7 @@ struct ScoreStep {
     const int warpgroup;
     const unsigned step;
     const int tile_query;
-    const RowFacts& facts;
+    const RowStatistics& statistics;
     ScoreGradients& gradients;
     GradientSums& sums;
     Scores &scores, &d_scores;
@@ -28,10 +28,12 @@ struct ScoreStep {
     }
     __device__ void compute_p() const {
         pin(scores);
-        gradients.compute_p(scores, p, tile_query, facts, visible_bits);
+        gradients.compute_p(scores, p, tile_query, statistics, visible_bits);
     }
     __device__ void pack_p() const { gradients.pack_p(p, scores); }
-    __device__ void differentiate() const { gradients.differentiate(d_scores, scores, p, facts); }
+    __device__ void differentiate() const {
+        gradients.differentiate(d_scores, scores, p, statistics);
+    }
     __device__ void finish_d_scores() const {
         BiasGradient::wait(shared, warpgroup, step, 0);
         gradients.finish(d_scores, tile_query, sums, query_sums);
@@ -43,7 +45,7 @@ struct ScoreStep {
         pin(scores);
         pin(d_scores);
         BiasGradient::wait(shared, warpgroup, step, 0);
-        gradients.compute_p_and_ds(scores, d_scores, p, d_fragments, tile_query, facts, sums,
+        gradients.compute_p_and_ds(scores, d_scores, p, d_fragments, tile_query, statistics, sums,
                                    query_sums);
     }
 };

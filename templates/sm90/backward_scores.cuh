@@ -32,9 +32,9 @@ class GradientsOfP : public ComputedP {
     }
 
     // Turns products into P, and hidden elements into zero.
-    __device__ void compute_p(Scores& scores, Fragments& p, int tile_query, const RowFacts& facts,
-                              VisibleBits visible_bits) const {
-        compute(scores, p, tile_query, facts);
+    __device__ void compute_p(Scores& scores, Fragments& p, int tile_query,
+                              const RowStatistics& statistics, VisibleBits visible_bits) const {
+        compute(scores, p, tile_query, statistics);
         if (kSaves.evaluates_mask_early ? visible_bits.hides_any() : hides_any(tile_query)) {
             if (!kSaves.evaluates_mask_early) evaluate_mask(visible_bits, tile_query);
             hide(scores, visible_bits);
@@ -45,8 +45,8 @@ class GradientsOfP : public ComputedP {
     // Turns dp, products of d_out and values, into gradients of modified scores, by what
     // compute_p() left: `factors`, or `fragments` of them.
     __device__ void differentiate(Scores& dp, const Scores& factors, const Fragments& fragments,
-                                  const RowFacts& facts) const {
-        visit_fact(facts, kDeltaFact, [&](int i, int side, float delta) {
+                                  const RowStatistics& statistics) const {
+        visit_statistic(statistics, kRowDelta, [&](int i, int side, float delta) {
             dp[i] = Factors::of(factors, fragments, i, side) * (dp[i] - delta);
         });
     }
@@ -55,7 +55,7 @@ class GradientsOfP : public ComputedP {
     __device__ void finish(Scores&, int, GradientSums&, QuerySums&) const {}
     // Does all three at once, from products to fragments.
     __device__ void compute_p_and_ds(const Scores&, const Scores&, Fragments&, Fragments&, int,
-                                     const RowFacts&, GradientSums&, QuerySums&) const {}
+                                     const RowStatistics&, GradientSums&, QuerySums&) const {}
 
     // Adds the sums over the queries of this head to memory.
     __device__ void flush(GradientSums& sums) const {
@@ -112,15 +112,17 @@ class GradientsOfScores : public GradientsOfP {
     using GradientsOfP::GradientsOfP;
 
     __device__ void compute_p_and_ds(const Scores& scores, const Scores& dp, Fragments& p,
-                                     Fragments& d_scores, int tile_query, const RowFacts& facts,
-                                     GradientSums& sums, QuerySums& query_sums) const {
+                                     Fragments& d_scores, int tile_query,
+                                     const RowStatistics& statistics, GradientSums& sums,
+                                     QuerySums& query_sums) const {
         unsigned visible[2] = {~0u, ~0u};
         const bool hides = hides_any(tile_query);
         if (hides) find(visible, tile_query);
         if (mod::ScoreDerivative::kIsHiddenByMaskAlone && !hides)
-            change_all<true>(scores, dp, p, d_scores, tile_query, facts, visible, sums, query_sums);
+            change_all<true>(scores, dp, p, d_scores, tile_query, statistics, visible, sums,
+                             query_sums);
         else
-            change_all<false>(scores, dp, p, d_scores, tile_query, facts, visible, sums,
+            change_all<false>(scores, dp, p, d_scores, tile_query, statistics, visible, sums,
                               query_sums);
         query_sums.exchange_early();
     }
@@ -129,16 +131,16 @@ class GradientsOfScores : public GradientsOfP {
     // kSeesAll: nothing is hidden, nor does a weight of zero meet what is infinite or NaN.
     template <bool kSeesAll>
     __device__ void change_all(const Scores& scores, const Scores& dp, Fragments& p,
-                               Fragments& d_scores, int tile_query, const RowFacts& facts,
+                               Fragments& d_scores, int tile_query, const RowStatistics& statistics,
                                const unsigned (&visible)[2], GradientSums& sums,
                                QuerySums& query_sums) const {
 #pragma unroll
         for (int pair = 0; pair < kQueries / 2; ++pair) {
             tile_query = again_for(pair, tile_query);
             float lse_log2[2], reference[2], delta[2], even[2], d_even[2];
-            facts.load(kLseLog2Fact, first_query(), pair, lse_log2);
-            facts.load(kReferenceFact, first_query(), pair, reference);
-            facts.load(kDeltaFact, first_query(), pair, delta);
+            statistics.load(kRowLseLog2, first_query(), pair, lse_log2);
+            statistics.load(kRowReference, first_query(), pair, reference);
+            statistics.load(kRowDelta, first_query(), pair, delta);
             PairReads reads;
             load(reads, pair);
 #pragma unroll

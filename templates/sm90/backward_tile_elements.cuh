@@ -10,7 +10,7 @@
 #include "sm90/backward_fragments.cuh"
 #include "sm90/backward_index_2d_reads.cuh"
 #include "sm90/backward_layout.cuh"
-#include "sm90/backward_row_facts.cuh"
+#include "sm90/backward_row_statistics.cuh"
 #include "sm90/key_columns.cuh"
 #include "sm90/visible_queries.cuh"
 
@@ -133,13 +133,14 @@ class TileElements {
         visible_bits.pack();
     }
 
-    // Calls visit(accumulator, side, fact) for every element, with a fact of its query.
+    // Calls visit(accumulator, side, statistic) for every element, with a statistic of its query.
     template <typename Visit>
-    __device__ void visit_fact(const RowFacts& facts, RowFact which, Visit visit_element) const {
+    __device__ void visit_statistic(const RowStatistics& statistics, RowStatistic which,
+                                    Visit visit_element) const {
 #pragma unroll
         for (int pair = 0; pair < kQueries / 2; ++pair) {
             float of_queries[2];
-            facts.load(which, first_query(), pair, of_queries);
+            statistics.load(which, first_query(), pair, of_queries);
 #pragma unroll
             for (int side = 0; side < 2; ++side)
 #pragma unroll

@@ -32,18 +32,18 @@ struct Row { float lse_log2, reference, product, d_lse, weight; };
 extern "C" void run(const unsigned long long* words, const AttentionArguments* given, int index,
                     Row* row) {
     const mod::Arguments& arguments = *reinterpret_cast<const mod::Arguments*>(words);
-    float facts[64 * kRowFacts] = {};
+    float statistics[64 * kRowStatistics] = {};
     AttentionArguments attention = *given;
-    attention.row_facts = facts;
-    facts[row_fact_place(index, kLseLog2Fact)] = row->lse_log2;
-    facts[row_fact_place(index, kReferenceFact)] = row->reference;
+    attention.row_statistics = statistics;
+    statistics[row_statistic_place(index, kRowLseLog2)] = row->lse_log2;
+    statistics[row_statistic_place(index, kRowReference)] = row->reference;
     const RowOfSink at{0, 3, index, index + static_cast<int>(attention.q_offset), index, true};
     row->weight = add_sink(attention, arguments, at, row->d_lse);
-    row->lse_log2 = facts[row_fact_place(index, kLseLog2Fact)];
+    row->lse_log2 = statistics[row_statistic_place(index, kRowLseLog2)];
     add_sink_gradients(attention, arguments, at, -row->weight * row->product);
     const RowOfSink none{0, 3, 5, 5, 5, false};
     float d_lse = 2;
-    if (add_sink(attention, arguments, none, d_lse) != 0 || d_lse != 2 || facts[5] != 0)
+    if (add_sink(attention, arguments, none, d_lse) != 0 || d_lse != 2 || statistics[5] != 0)
         row->weight = -1;
 }
 )";

@@ -141,7 +141,7 @@ void Fields::all(const AttentionArguments& a) {
     tensor("q", a.q), tensor("k", a.k), tensor("v", a.v), tensor("o", a.o);
     tensor("lse", a.lse), tensor("d_lse", a.d_lse), tensor("d_out", a.d_out);
     tensor("dq", a.dq), tensor("dk", a.dk), tensor("dv", a.dv);
-    pointer("row_facts", a.row_facts), number("fact_rows", a.fact_rows);
+    pointer("row_statistics", a.row_statistics), number("statistic_rows", a.statistic_rows);
     number("q_offset", a.q_offset);
     number("kv_offset", a.kv_offset), number("batch", a.batch), number("heads", a.heads);
     number("kv_heads", a.kv_heads), number("q_len", a.q_len), number("kv_len", a.kv_len);

@@ -97,7 +97,7 @@ TEST_CASE(
             for (const int panels : {layout.keys, layout.values, layout.queries, layout.d_out,
                                      layout.d_scores, layout.p, layout.spare_keys})
                 REQUIRE(panels % ::sm90::kPanelAlignment == 0);
-            for (const int bytes : {layout.query_gradient, layout.biases, layout.facts,
+            for (const int bytes : {layout.query_gradient, layout.biases, layout.statistics,
                                     layout.index_2d, layout.sums, layout.key_tiles})
                 REQUIRE(bytes % 16 == 0);
             REQUIRE(layout.barriers % 8 == 0);

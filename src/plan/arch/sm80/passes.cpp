@@ -102,8 +102,8 @@ void add_delta(const Program& program, bool has_sink, PassPlan& pass) {
     Launch of_delta = launch(0, kernel, query_tiles(program, kernel.query_tile));
     of_delta.writes = {kDelta};
     if (has_sink) {
-        of_delta.reads.push_back(regions::row_facts);
-        of_delta.writes.push_back(regions::row_facts);
+        of_delta.reads.push_back(regions::row_statistics);
+        of_delta.writes.push_back(regions::row_statistics);
     }
     pass.steps.push_back(std::move(of_delta));
 }
@@ -133,7 +133,7 @@ PassPlan backward(const Program& program, const KernelConfig& main) {
         pass.workspace.push_back({.region = kDqAccumulator,
                                   .elements = query_rows(program, head_dim),
                                   .argument = argument(&::sm80::KernelArguments::dq_accumulator)});
-    if (has_delta) add_row_facts(program, pass);
+    if (has_delta) add_row_statistics(program, pass);
     add_exact_sums(program, pass);
 
     pass.steps.push_back(FillGradients{});
@@ -144,7 +144,7 @@ PassPlan backward(const Program& program, const KernelConfig& main) {
     Launch of_keys =
         launch(pass.main, main,
                by_heads ? key_tiles_of_each(main.key_tile) : key_tiles(program, main.key_tile));
-    if (has_delta) of_keys.reads = {kDelta, regions::row_facts};
+    if (has_delta) of_keys.reads = {kDelta, regions::row_statistics};
     if (is_fused) of_keys.writes = {kDqAccumulator};
     of_keys.by_heads = is_split;
     if (main.is_short) make_persistent(main, of_keys);
@@ -154,7 +154,7 @@ PassPlan backward(const Program& program, const KernelConfig& main) {
         Launch of_queries =
             launch(2, pass.kernels[2], query_tiles(program, pass.kernels[2].query_tile));
         of_queries.reads =
-            is_fused ? std::vector{kDqAccumulator} : std::vector{kDelta, regions::row_facts};
+            is_fused ? std::vector{kDqAccumulator} : std::vector{kDelta, regions::row_statistics};
         pass.steps.push_back(std::move(of_queries));
     }
     add_rounding(program, pass);

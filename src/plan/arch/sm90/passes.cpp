@@ -185,7 +185,7 @@ PassPlan backward(const Program& program, const KernelConfig& main) {
     if (deterministic)
         pass.workspace.push_back(
             {.region = kDqSemaphores, .elements = padded_query_rows(program, 1, kRowBlock)});
-    add_row_facts(program, pass);
+    add_row_statistics(program, pass);
     if (sums_distances)
         region(kDistanceSums, &Arguments::distance_sums, of_distances(1 << main.grid_places),
                deterministic ? sizeof(exact::Sum) : sizeof(float));
@@ -229,15 +229,15 @@ PassPlan backward(const Program& program, const KernelConfig& main) {
     pass.steps.push_back(find_references(program, pass.main));
     Launch delta = launch(0, pass.kernels[0], query_tiles(program, kPaddedRows));
     delta.starts_early = true;
-    delta.writes = {regions::row_facts, kDqAccumulator};
-    if (has_sink) delta.reads = {regions::row_facts};
+    delta.writes = {regions::row_statistics, kDqAccumulator};
+    if (has_sink) delta.reads = {regions::row_statistics};
     delta.writes.insert(delta.writes.end(), counters.begin(), counters.end());
     pass.steps.push_back(std::move(delta));
     Launch fused = launch(1, main, key_tiles(program, main.key_tile));
     fused.tensor_maps = Launch::Maps::backward;
     fused.starts_early = true;
     fused.is_persistent = main.is_persistent;
-    fused.reads = {regions::row_facts};
+    fused.reads = {regions::row_statistics};
     fused.writes = {kDqAccumulator};
     fused.writes.insert(fused.writes.end(), counters.begin(), counters.end());
     if (expanded > 0) fused.reads.push_back(kDistanceValues);

@@ -33,24 +33,26 @@ __device__ inline void load_vector(float (&x)[kRowVector], T tile, int row, int 
     }
 }
 
-// Shared memory with the facts of each query: its reference score, the log-sum-exp relative to it
-// and delta, as ScoreRow has them.
-class QueryFacts {
+// Shared memory with the statistics of each query: its reference score, the log-sum-exp relative to
+// it and delta, as ScoreRow has them.
+class SharedRowStatistics {
   public:
-    __device__ explicit QueryFacts(unsigned base) : base_(base) {}
+    __device__ explicit SharedRowStatistics(unsigned base) : base_(base) {}
 
-    __device__ unsigned reference(int row) const { return base_ + kQueryFactBytes * row; }
+    __device__ unsigned reference(int row) const { return base_ + kSharedStatisticBytes * row; }
     __device__ unsigned delta(int row) const { return reference(row) + 8; }
     __device__ void store_reference(int row, float reference, float lse_log2) const {
         store_shared(this->reference(row), reference, lse_log2);
     }
-    __device__ void load(float (&facts)[4], int row) const { load_shared(facts, reference(row)); }
+    __device__ void load(float (&statistics)[4], int row) const {
+        load_shared(statistics, reference(row));
+    }
 
   private:
     unsigned base_;
 };
 
-// Returns the reference score, given a RowFact.
+// Returns the reference score, given a RowStatistic.
 __device__ inline float reference_score(const KernelArguments& attention, float reference) {
     return reference * (mod::kHasScoreMod ? 1 : attention.scale);
 }
@@ -58,25 +60,26 @@ __device__ inline float reference_score(const KernelArguments& attention, float 
 // Stores the references of those of the warp's 16 rows that are set in `large`. Not inlined, so
 // that it does not take registers from the main loop: few sequences need it.
 __device__ __noinline__ void store_references(const KernelArguments& attention,
-                                              const mod::Arguments& arguments, QueryFacts facts,
-                                              int b, int h, int first_row, unsigned large) {
+                                              const mod::Arguments& arguments,
+                                              SharedRowStatistics statistics, int b, int h,
+                                              int first_row, unsigned large) {
     LargeRows(attention, arguments, b * attention.heads + h, first_row)
         .find([&](int row, float reference, float lse_log2) {
             if (large >> (row - first_row) & 1)
-                facts.store_reference(row, reference_score(attention, reference),
-                                      row_lse_log2(lse_log2, true));
+                statistics.store_reference(row, reference_score(attention, reference),
+                                           row_lse_log2(lse_log2, true));
         });
 }
 
-// facts, output: addresses in shared memory, of the facts, and of a tile of o whose memory is free
-// until find() has ended.
-class RowSumsFromTiles {
+// statistics, output: addresses in shared memory, of the statistics, and of a tile of o whose
+// memory is free until find() has ended.
+class StatisticsFromTiles {
   public:
-    __device__ RowSumsFromTiles(const KernelArguments& attention, const mod::Arguments& arguments,
-                                const SequenceLength& length, int h, QueryFacts facts,
-                                unsigned output)
+    __device__ StatisticsFromTiles(const KernelArguments& attention,
+                                   const mod::Arguments& arguments, const SequenceLength& length,
+                                   int h, SharedRowStatistics statistics, unsigned output)
         : attention_(attention), arguments_(arguments), length_(length), h_(h),
-          facts_(facts), output_{output},
+          statistics_(statistics), output_{output},
           in_tile_(sizeof(Element) == 4 || !(attention.o_flags & kOutputF32)) {}
 
     // Starts the copies; they are complete with the block's other copies.
@@ -84,14 +87,14 @@ class RowSumsFromTiles {
         const Plane<float> lse = query_plane<float>(attention_.lse, length_, h_);
 #pragma unroll 1
         for (int i = threadIdx.x; i < mod::kQueryTile; i += kThreads)
-            copy_async<4>(facts_.reference(i), lse.at(i, 0), i < length_.queries());
+            copy_async<4>(statistics_.reference(i), lse.at(i, 0), i < length_.queries());
         if (!in_tile_) return;
         load_tile<kThreads>(output_, query_plane<Element>(attention_.o, length_, h_), 0,
                             length_.queries());
         clear_padding<kThreads>(output_);
     }
 
-    // Computes the facts of all rows. Ends with a barrier of the block.
+    // Computes the statistics of all rows. Ends with a barrier of the block.
     __device__ void find(DOutTile d_out) const {
         if (in_tile_) {
 #pragma unroll
@@ -105,10 +108,10 @@ class RowSumsFromTiles {
         bool is_large = false;
         static_assert(kThreads >= mod::kQueryTile);
         if (const int row = static_cast<int>(threadIdx.x); row < mod::kQueryTile) {
-            const float lse = load_shared_float(facts_.reference(row));
+            const float lse = load_shared_float(statistics_.reference(row));
             is_large = is_large_lse(lse);
             // Nothing is visible in the row: an infinite lse makes every P zero.
-            facts_.store_reference(row, lse == negative_infinity() ? -lse : lse, 0);
+            statistics_.store_reference(row, lse == negative_infinity() ? -lse : lse, 0);
         }
         if (__syncthreads_or(is_large)) find_references();
     }
@@ -123,7 +126,7 @@ class RowSumsFromTiles {
     __device__ void store_delta(int i, float product) const {
         if (threadIdx.x % kRowLanes != 0) return;
         if (attention_.d_lse.data) product -= d_lse_of(attention_, length_, h_, row_of(i));
-        store_shared(facts_.delta(i), product);
+        store_shared(statistics_.delta(i), product);
     }
 
     __device__ float product(DOutTile d_out, int row) const {
@@ -140,9 +143,10 @@ class RowSumsFromTiles {
         const int first_row = static_cast<int>(threadIdx.x) / 32 * 16;
         const unsigned large = __ballot_sync(
             0xffffffffu,
-            is_large_lse(load_shared_float(facts_.reference(first_row + lane_index() % 16))));
+            is_large_lse(load_shared_float(statistics_.reference(first_row + lane_index() % 16))));
         if (large != 0)
-            store_references(attention_, arguments_, facts_, length_.b(), h_, first_row, large);
+            store_references(attention_, arguments_, statistics_, length_.b(), h_, first_row,
+                             large);
         __syncthreads();
     }
 
@@ -150,25 +154,27 @@ class RowSumsFromTiles {
     const mod::Arguments& arguments_;
     const SequenceLength length_;
     const int h_;
-    const QueryFacts facts_;
+    const SharedRowStatistics statistics_;
     const OutputTile output_;
     const bool in_tile_;
 };
-class RowSumsFromMemory {
+class StatisticsFromMemory {
   public:
-    __device__ RowSumsFromMemory(const KernelArguments& attention, const mod::Arguments&,
-                                 const SequenceLength& length, int h, QueryFacts facts, unsigned)
-        : attention_(attention), length_(length), h_(h), facts_(facts) {}
+    __device__ StatisticsFromMemory(const KernelArguments& attention, const mod::Arguments&,
+                                    const SequenceLength& length, int h,
+                                    SharedRowStatistics statistics, unsigned)
+        : attention_(attention), length_(length), h_(h), statistics_(statistics) {}
 
     __device__ void load() const {
-        const RowFacts facts(attention_, length_, h_);
+        const RowStatistics statistics(attention_, length_, h_);
         const float* const delta = delta_of_head(attention_, length_, h_);
 #pragma unroll 1
         for (int i = threadIdx.x; i < mod::kQueryTile; i += kThreads) {
             const int row = min(i, length_.queries() - 1); // those past the end repeat the last
-            facts_.store_reference(i, reference_score(attention_, facts.of(row, kReferenceFact)),
-                                   facts.of(row, kLseLog2Fact));
-            store_shared(facts_.delta(i), delta[row]);
+            statistics_.store_reference(
+                i, reference_score(attention_, statistics.of(row, kRowReference)),
+                statistics.of(row, kRowLseLog2));
+            store_shared(statistics_.delta(i), delta[row]);
         }
     }
     __device__ void find(DOutTile) const {}
@@ -177,8 +183,8 @@ class RowSumsFromMemory {
     const KernelArguments& attention_;
     const SequenceLength length_;
     const int h_;
-    const QueryFacts facts_;
+    const SharedRowStatistics statistics_;
 };
-using OwnRowSums = Select<mod::Sink::kExists, RowSumsFromMemory, RowSumsFromTiles>;
+using OwnRowStatistics = Select<mod::Sink::kExists, StatisticsFromMemory, StatisticsFromTiles>;
 
 } // namespace sm80
