@@ -69,12 +69,6 @@ __device__ inline float quad_max(float x) {
     x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
     return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
 }
-__device__ inline float warp_max(float x) {
-#pragma unroll
-    for (int distance = 16; distance > 0; distance /= 2)
-        x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, distance));
-    return x;
-}
 __device__ inline float quad_sum(float x) {
     x += __shfl_xor_sync(0xffffffffu, x, 1);
     return x + __shfl_xor_sync(0xffffffffu, x, 2);

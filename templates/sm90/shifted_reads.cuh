@@ -11,9 +11,7 @@ namespace sm90 {
 // Which indices are read in a tile: all have an element (inside); all are beyond one end of the
 // clamp, so that each line has a single element, that of the end (beyond); or neither (mixed).
 enum class Reach { inside, beyond, mixed };
-template <Reach kValue> struct ReachOf {
-    static constexpr Reach kReach = kValue;
-};
+template <Reach> struct ReachOf {};
 
 struct NoShiftedReads {
     __device__ void find(const AttentionArguments&, const mod::Arguments&, const HeadPlace&, int,
