@@ -1,6 +1,6 @@
-// What P and dS of a query are computed by, in a block that has the whole sequence: delta is
-// computed from the tiles of o and d_out, and references of rows with a large lse are found here.
-// If the program has a sink, earlier kernels have computed delta and the references.
+// The row statistics of a block that has a whole sequence: it computes delta from its tiles of o
+// and d_out, and finds the references of rows with a large lse itself. If the program has a sink,
+// earlier kernels have computed delta and the references.
 #pragma once
 
 #include "common/select.h"
