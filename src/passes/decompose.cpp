@@ -476,14 +476,24 @@ bool are_products(const ir::Graph& graph, const ScoreParts& parts) {
            parts.distance_addend == kNoNode && parts.element_addend == kNoNode;
 }
 
+bool starts_with_elements(const Mod& mod, const ScoreParts& parts) {
+    const bool comes_first = parts.bias_read != kNoNode || !parts.shifted.empty() ||
+                             (parts.aligns_tables && !parts.staged.tables.empty());
+    const bool has_slope = parts.slope != kNoNode;
+    // One more step of the products is for what keys add or for a slope.
+    const bool has_step_for_slope = !has_slope || (parts.key_addend == kNoNode &&
+                                                   mod.place[parts.slope] <= Place::head);
+    // Nothing else of keys or distances is read: it would have to be there earlier.
+    const std::size_t brought = parts.key_addend != kNoNode ? 1 : 0;
+    return comes_first && parts.element_addend != kNoNode &&
+           multiplies_by_one(mod.program.graph, parts) && adds_few_terms(parts) &&
+           parts.distance_addend == kNoNode && has_step_for_slope &&
+           parts.key_values.size() == brought && parts.distance_values.empty();
+}
+
 bool multiplies_key_addend(const Mod& mod, const ScoreParts& parts) {
-    if (parts.key_addend == kNoNode) return false;
-    // Products are added to what is computed from a dense bias, and from nothing that keys have.
-    const bool starts_with_bias = parts.bias_read != kNoNode &&
-                                  multiplies_by_one(mod.program.graph, parts) &&
-                                  adds_no_terms(parts) && parts.row_addend == kNoNode &&
-                                  parts.key_values.size() == 1 && parts.distance_values.empty();
-    return starts_with_bias || adds_keys_alone(mod, parts);
+    return parts.key_addend != kNoNode &&
+           (starts_with_elements(mod, parts) || adds_keys_alone(mod, parts));
 }
 
 bool adds_keys_alone(const Mod& mod, const ScoreParts& parts) {
@@ -498,10 +508,11 @@ bool can_start_with_distances(const ir::Graph& graph, const ScoreParts& parts) {
            adds_few_terms(parts) && can_divide_by_multiplier(graph, parts);
 }
 
-bool can_multiply_slope(const ir::Graph& graph, const ScoreParts& parts) {
-    return parts.slope != kNoNode && parts.distance_addend == kNoNode &&
-           parts.key_addend == kNoNode && parts.element_addend == kNoNode &&
-           adds_few_terms(parts) && can_divide_by_multiplier(graph, parts);
+bool can_multiply_slope(const Mod& mod, const ScoreParts& parts) {
+    if (parts.slope == kNoNode) return false;
+    if (parts.element_addend != kNoNode) return starts_with_elements(mod, parts);
+    return parts.distance_addend == kNoNode && parts.key_addend == kNoNode &&
+           adds_few_terms(parts) && can_divide_by_multiplier(mod.program.graph, parts);
 }
 
 bool adds_by_position(const Mod& mod, const ScoreParts& parts) {
@@ -547,6 +558,15 @@ TabulatedValues tabulated_values(const DecomposedMod& decomposed) {
             .distances = static_cast<int>(parts.distance_values.size()),
             .by_batch = uses.has(Dependence::b),
             .by_head = uses.has(Dependence::h)};
+}
+
+BesideElements beside_elements(const DecomposedMod& decomposed) {
+    const auto& [mod, parts] = decomposed;
+    const bool starts = starts_with_elements(mod, parts);
+    return {.starts = starts,
+            .keys = starts && parts.key_addend != kNoNode,
+            .slope = starts && parts.slope != kNoNode,
+            .rows = starts && parts.row_addend != kNoNode};
 }
 
 } // namespace flexc::passes

@@ -96,6 +96,10 @@ bool are_products(const ir::Graph& graph, const ScoreParts& parts);
 // Whether addends may be divided by what multiplies products: a positive constant that does not
 // change their size much.
 bool can_divide_by_multiplier(const ir::Graph& graph, const ScoreParts& parts);
+// Whether accumulators can start with what elements add, from a dense bias, aligned tables or
+// shifted reads: beside it there are at most a number for the whole row, a slope of the head and
+// what keys add.
+bool starts_with_elements(const Mod& mod, const ScoreParts& parts);
 // Whether matrix products can bring what is added by key. Whether nothing else changes the score,
 // if they do, but a number for the whole row and a factor: one of the row, or of the head if keys
 // add something.
@@ -105,8 +109,9 @@ bool adds_keys_alone(const Mod& mod, const ScoreParts& parts);
 // number for the whole row and a positive constant factor.
 bool can_start_with_distances(const ir::Graph& graph, const ScoreParts& parts);
 // Whether products can bring what grows from key to key, beside which there is nothing but
-// a number for the whole row and a constant factor.
-bool can_multiply_slope(const ir::Graph& graph, const ScoreParts& parts);
+// a number for the whole row and a constant factor; or what elements add, with which accumulators
+// start, and a number for the whole row.
+bool can_multiply_slope(const Mod& mod, const ScoreParts& parts);
 // Whether all addends depend on positions through a slope of the head or a function of the
 // distance, so that they are largest at an end of the keys or near the query.
 bool adds_by_position(const Mod& mod, const ScoreParts& parts);
@@ -115,5 +120,14 @@ bool adds_by_position(const Mod& mod, const ScoreParts& parts);
 KeyIndex2d key_index_2d(const Mod& mod, const ScoreParts& parts_without);
 
 TabulatedValues tabulated_values(const DecomposedMod& decomposed);
+
+// What matrix products can bring beside what elements add, with which accumulators then start.
+struct BesideElements {
+    bool starts = false; // accumulators do
+    bool keys = false, slope = false;
+    bool rows = false; // as offsets of exponents
+    bool any() const { return keys || slope || rows; }
+};
+BesideElements beside_elements(const DecomposedMod& decomposed);
 
 } // namespace flexc::passes

@@ -44,6 +44,7 @@ struct ShiftedTiles {
     std::vector<ShiftedTile> tiles;
     bool have_ends = false; // passes::have_ends()
     passes::TabulatedValues tabulated;
+    passes::BesideElements beside;
 };
 
 // A size of key tiles that are aligned with the tables in shared memory. The next tile starts
@@ -103,6 +104,8 @@ struct KernelRequest {
     bool adds_by_position = false; // passes::adds_by_position() of the plain decomposition
     // passes::can_start_with_distances() and passes::can_multiply_slope() of the same.
     bool can_start_with_distances = false, can_multiply_slope = false;
+    // passes::beside_elements() with a dense bias, and with aligned tables.
+    passes::BesideElements beside_bias, beside_aligned_tables;
     bool adds_kinds_alone = false; // apart from products by key_kinds, nothing changes the scores
     int key_kinds = 0;             // kinds of keys whose addends QK may multiply; 0 for none
     bool kinds_are_of_pairs = false; // of a query and a key: passes::KeyKinds::are_of_pairs
@@ -112,8 +115,6 @@ struct KernelRequest {
     std::vector<std::int64_t> table_entries;
     // The key tiles for which passes::aligned_tables() covers all tables.
     std::vector<AlignedTile> aligned_tiles;
-    // With aligned tables, nothing else is added to the scores, and nothing multiplies them.
-    bool adds_tables_alone = false;
     // Accumulators may start with the entries of tables, so that MMAs add the products to these.
     bool starts_with_tables = false;
     // As bias_bytes, if tables are on chip: the copied tile may hold indices of a table instead.

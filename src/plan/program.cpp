@@ -76,14 +76,6 @@ std::vector<AlignedTile> aligned_tiles(const passes::DecomposedMod& decomposed, 
     return tiles;
 }
 
-// Whether only the element addend is added to the products, and nothing multiplies them.
-bool adds_elements_alone(const passes::DecomposedMod& decomposed) {
-    const passes::ScoreParts& parts = decomposed.parts;
-    return passes::multiplies_by_one(decomposed.mod.program.graph, parts) &&
-           parts.cap == ir::kNoNode && parts.row_addend == ir::kNoNode &&
-           parts.key_values.empty() && parts.distance_values.empty();
-}
-
 } // namespace
 
 Program::Program(passes::Mod mod, CompileOptions options, Target target)
@@ -144,8 +136,9 @@ KernelRequest Program::forward_request(KernelRequest request) const {
     request.can_start_with_distances =
         passes::can_start_with_distances(decomposed_.mod.program.graph, decomposed_.parts);
     request.can_multiply_slope =
-        passes::can_multiply_slope(decomposed_.mod.program.graph, decomposed_.parts);
+        passes::can_multiply_slope(decomposed_.mod, decomposed_.parts);
     request.adds_by_position = passes::adds_by_position(decomposed_.mod, decomposed_.parts);
+    request.beside_bias = passes::beside_elements(decomposed_);
     if (decomposed_by_index_2d_)
         request.tabulated_by_index_2d = passes::tabulated_values(*decomposed_by_index_2d_);
     for (const passes::StagedTable& table : decomposed_with_tables_.parts.staged.tables)
@@ -158,14 +151,18 @@ KernelRequest Program::forward_request(KernelRequest request) const {
         decomposed_with_tables_.parts.staged.tables,
         [](const passes::StagedTable& table) { return table.split.parts.rest != ir::kNoNode; });
     request.tabulated_with_tables = passes::tabulated_values(decomposed_with_tables_);
-    request.adds_tables_alone = adds_elements_alone(decomposed_with_aligned_tables_);
+    // With a block mask, whose next tile is not known, accumulators do not start with tables.
+    if (const auto beside = passes::beside_elements(decomposed_with_aligned_tables_);
+        !needs_block_mask_ || !beside.any())
+        request.beside_aligned_tables = beside;
     request.starts_with_tables =
         !needs_block_mask_ &&
         passes::starts_with_tables(decomposed_with_tables_.mod.program.graph, with_tables);
     const bool hides_by_band =
         mod_.band.exact || mod_.program.graph[mod_.mask].op == ir::Op::const_bool;
     request.aligned_tiles =
-        aligned_tiles(decomposed_with_aligned_tables_, request.adds_tables_alone && hides_by_band);
+        aligned_tiles(decomposed_with_aligned_tables_,
+                      request.beside_aligned_tables.starts && hides_by_band);
     request.tabulated_with_aligned_tables =
         passes::tabulated_values(decomposed_with_aligned_tables_);
     for (const passes::DecomposedMod& with_shifts : decomposed_with_shifts_) {
@@ -174,6 +171,7 @@ KernelRequest Program::forward_request(KernelRequest request) const {
             shifts.tiles.push_back({read.by_key, bytes_of_read(with_shifts.mod, read.read)});
         shifts.have_ends = passes::have_ends(with_shifts.parts.shifted);
         shifts.tabulated = passes::tabulated_values(with_shifts);
+        shifts.beside = passes::beside_elements(with_shifts);
     }
     const passes::ScoreParts& with_kinds = decomposed_with_kinds_.parts;
     request.key_kinds = with_kinds.kinds.count;

@@ -22,7 +22,7 @@ struct LoadedKeyAddends {
                                 const Shared& shared, int stage) {
         const Barrier full = shared.keys.full(stage);
         const float* operands = key_operands(attention, vector_head(attention, task.b, task.h)) +
-                                kOperandFloats * tile * mod::kKeyTile;
+                                kOperandFloats * tile * mod::kKeyStep;
         full.expect(KeyAddendRing::kBytes);
         load_bytes(shared.key_addends.at(stage), operands, KeyAddendRing::kBytes, full);
     }

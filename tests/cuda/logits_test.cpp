@@ -210,7 +210,7 @@ void check(const Case& one, std::mt19937& random) {
     const bool can_start_with_distances =
         passes::can_start_with_distances(folded.mod.program.graph, folded.parts);
     const bool can_multiply_slope =
-        passes::can_multiply_slope(folded.mod.program.graph, folded.parts);
+        passes::can_multiply_slope(folded.mod, folded.parts);
     const plan::KernelConfig config =
         plan::candidates({.arch = 90,
                           .dtype = DType::bf16,

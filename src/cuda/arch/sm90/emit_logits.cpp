@@ -70,7 +70,7 @@ std::string as_float(const Layout& layout, NodeId id, const std::string& text) {
         adds_keys_alone && !passes::can_divide_by_multiplier(mod.program.graph, parts);
     return {.is_affine = parts.found(),
             .is_product = adds_keys_alone || forward.sizes.starts_with_distances ||
-                          forward.sizes.multiplies_slope ||
+                          (forward.sizes.multiplies_slope && !has(parts.element_addend)) ||
                           passes::are_products(mod.program.graph, parts),
             .is_capped = has(parts.cap),
             .multiplier_is_one = passes::multiplies_by_one(mod.program.graph, parts),

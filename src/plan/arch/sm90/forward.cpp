@@ -107,10 +107,25 @@ bool is_wide(const KernelRequest& request) {
     return std::max(request.head_dim, request.head_dim_v) > 128;
 }
 
+// What comes with the products where accumulators start with what elements add.
+passes::BesideElements beside_elements(const KernelRequest& request, Reads reads) {
+    switch (reads) {
+    case Reads::plain: return request.beside_bias;
+    case Reads::from_aligned_tables: return request.beside_aligned_tables;
+    case Reads::with_shifts: return request.shifts.front().beside;
+    case Reads::by_index_2d:
+    case Reads::by_kinds:
+    case Reads::from_tables:
+    case Reads::beside_copies: break;
+    }
+    return {};
+}
+
 // Whether MMAs add what is added by key together with the products. Those of wide heads take so
-// long that nothing is gained, and tiles would be shorter.
+// long that nothing is gained where elements add nothing, and tiles would be shorter.
 bool multiplies_key_addend(const KernelRequest& request, Reads reads) {
-    return reads == Reads::plain && request.multiplies_key_addend && !is_wide(request);
+    if (reads != Reads::plain) return beside_elements(request, reads).keys;
+    return request.multiplies_key_addend && !is_wide(request);
 }
 // Whether the loop over keys is that of no score mod: products bring all that is added but for
 // rows, whose addends are offsets of exponents.
@@ -124,6 +139,12 @@ bool adds_keys_alone(const KernelRequest& request, Reads reads) {
 bool starts_at_highest(const KernelRequest& request, Reads reads) {
     return request.adds_by_position && reads == Reads::plain && !request.has_block_mask &&
            !request.is_ragged && request.scattered_in.empty();
+}
+
+// Whether MMAs add what grows from key to key together with the products.
+bool multiplies_slope(const KernelRequest& request, Reads reads) {
+    if (beside_elements(request, reads).starts) return beside_elements(request, reads).slope;
+    return request.can_multiply_slope && starts_at_highest(request, reads) && !is_wide(request);
 }
 
 // Whether accumulators start with a function of the distance. Reading it takes shared memory longer
@@ -200,8 +221,7 @@ std::string why_no_kinds(const KernelRequest& request) {
         .index_2d_rows = adds_rows ? shape.key_tile / index_2d.width : 0,
         .multiplies_index_2d_rows = multiplies_index_2d_rows(request, shape, reads),
         .multiplies_key_addend = multiplies_key_addend(request, reads),
-        .multiplies_slope =
-            request.can_multiply_slope && starts_at_highest(request, reads) && !is_wide(request),
+        .multiplies_slope = multiplies_slope(request, reads),
         .copies_keys = reads == Reads::beside_copies,
         .kind_columns = adds_kinds && multiplies ? kind_columns(request.key_kinds) : 0,
         .kind_copies = copies_kinds && !request.kinds_are_of_pairs ? request.key_kinds : 0,
@@ -374,7 +394,7 @@ ForwardSchedule with_ping_pong(const KernelRequest& request, ForwardSchedule sch
     const bool adds_to_products =
         starts_at_highest(request, reads) ||
         (reads == Reads::by_kinds && request.adds_kinds_alone) ||
-        (reads == Reads::from_aligned_tables && request.adds_tables_alone) ||
+        (reads == Reads::from_aligned_tables && request.beside_aligned_tables.starts) ||
         starts_with_tables(request, reads) || adds_keys_alone(request, reads);
     const bool has_own_terms =
         reads == Reads::by_kinds || reads == Reads::from_aligned_tables || reads == Reads::plain;
@@ -543,7 +563,8 @@ bool suits_tables(const KernelRequest& request, const ForwardSchedule& shape) {
 
 bool suits_aligned_tables(const KernelRequest& request, const ForwardSchedule& shape) {
     // With tabulated values, three warpgroups are slower than two.
-    if (shape.consumers == 3 && request.tabulated_with_aligned_tables.any()) return false;
+    if (shape.consumers == 3 && staged_values(request, Reads::from_aligned_tables).any())
+        return false;
     return aligned_step(request, shape) != 0 &&
            table_words(request, shape, Reads::from_aligned_tables) &&
            suits(request, shape, Reads::from_aligned_tables);
