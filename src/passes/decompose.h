@@ -29,6 +29,11 @@ struct TabulatedValues {
     bool any() const { return keys + distances != 0; }
 };
 
+// An addend that is the product of a number of the row and a number of the key.
+struct RowKeyProduct {
+    ir::NodeId row = ir::kNoNode, key = ir::kNoNode;
+};
+
 // The modified score is multiplier * score + addends, or cap * tanh of that. All nodes are real;
 // kNoNode if a part is absent. Parts that are computed before the kernel, copied, or kept in shared
 // memory need one place for each position, so only dense layouts have them; for other layouts,
@@ -42,6 +47,9 @@ struct ScoreParts {
     // Addends that depend on kv alone, or on q - kv alone, besides b and h.
     ir::NodeId key_addend = ir::kNoNode, distance_addend = ir::kNoNode;
     ir::NodeId element_addend = ir::kNoNode; // any other
+    // Addends that come with the matrix products. What is added by key is then one of them, and the
+    // factors of keys are the first of key_values.
+    std::vector<RowKeyProduct> products;
     ir::NodeId cap = ir::kNoNode;            // uses neither q, kv nor score
     // A read in element_addend that can be copied by tiles (a dense bias): of floats or 16-bit
     // numbers, never outside its buffer; its last index is kv itself, and the others are q itself
@@ -72,8 +80,12 @@ struct DecomposedMod {
     ScoreParts parts;
 };
 
+// Limit on these products: two take a step of the matrix products.
+inline constexpr std::size_t kMostRowKeyProducts = 4;
+
 // Finds no parts if the score enters in another way, or not at all. key_width: of the 2-D key
-// index, 0 for none.
+// index, 0 for none; without one, elements that add nothing but products of rows and keys add
+// nothing.
 DecomposedMod decompose_score(const Mod& mod, int key_width = 0);
 // For kernels that keep tables in shared memory: the part of an address that depends on the key is
 // tabulated rather than an index. copies_indices: a dense tensor of indices may be copied by tiles.
@@ -102,7 +114,7 @@ bool can_divide_by_multiplier(const ir::Graph& graph, const ScoreParts& parts);
 bool starts_with_elements(const Mod& mod, const ScoreParts& parts);
 // Whether matrix products can bring what is added by key. Whether nothing else changes the score,
 // if they do, but a number for the whole row and a factor: one of the row, or of the head if keys
-// add something.
+// add something, or a positive constant if there are products of rows and keys.
 bool multiplies_key_addend(const Mod& mod, const ScoreParts& parts);
 bool adds_keys_alone(const Mod& mod, const ScoreParts& parts);
 // Whether products can be added to a function of the distance, beside which there is nothing but a

@@ -132,6 +132,7 @@ KernelRequest Program::forward_request(KernelRequest request) const {
     request.tabulated = passes::tabulated_values(decomposed_);
     request.multiplies_key_addend =
         passes::multiplies_key_addend(decomposed_.mod, decomposed_.parts);
+    request.row_key_products = static_cast<int>(decomposed_.parts.products.size());
     request.adds_keys_alone = passes::adds_keys_alone(decomposed_.mod, decomposed_.parts);
     request.can_start_with_distances =
         passes::can_start_with_distances(decomposed_.mod.program.graph, decomposed_.parts);

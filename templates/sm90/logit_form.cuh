@@ -62,7 +62,7 @@ struct LogitForm {
     static_assert(!kMultipliesSlope || kStartsWithBias || kPlain);
     // Whether addends are in units of products, in which large numbers may have no room.
     static constexpr bool kDividesAddends =
-        kPlain ? kMultipliesKeyAddend || kStartsWithDistances ||
+        kPlain ? kMultipliesKeyAddend || kRowKeyProducts > 0 || kStartsWithDistances ||
                      (kHasRowAddend && !kHasFactor && !kHasSlopedProducts)
                : kStartsWithBias && (kMultipliesKeyAddend || kHasRowAddend);
     // Whether logits are exponents already.

@@ -76,6 +76,7 @@ Case special_case(const std::string& score, double special, int head_dim) {
     one.q_len = one.kv_len = 300;
     one.scale = 0.125;
     one.large_scores = true;
+    one.backward = false;
     const auto addend = [=](std::int64_t i) {
         return i / 300 == 2 || i % 300 > 170 || i % 7 == 3 ? special
                                                            : static_cast<double>(i % 25) / 8;
@@ -89,7 +90,7 @@ Case special_case(const std::string& score, double special, int head_dim) {
 TEST_SUITE_BEGIN("hopper");
 
 TEST_CASE("beside what elements read: random members" * doctest::skip()) {
-    constexpr int kMembers = 16;
+    constexpr int kMembers = 8;
     const std::uint32_t seed = test::seed_of_members();
     CAPTURE(seed);
     RandomCases cases(seed);

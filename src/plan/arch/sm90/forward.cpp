@@ -159,6 +159,7 @@ bool starts_with_distances(const KernelRequest& request, Reads reads) {
 passes::TabulatedValues staged_values(const KernelRequest& request, Reads reads) {
     passes::TabulatedValues staged = tabulated_of(request, reads);
     staged.keys -= multiplies_key_addend(request, reads) ? 1 : 0;
+    if (reads == Reads::plain) staged.keys -= request.row_key_products;
     return staged;
 }
 
@@ -222,6 +223,7 @@ std::string why_no_kinds(const KernelRequest& request) {
         .multiplies_index_2d_rows = multiplies_index_2d_rows(request, shape, reads),
         .multiplies_key_addend = multiplies_key_addend(request, reads),
         .multiplies_slope = multiplies_slope(request, reads),
+        .row_key_products = reads == Reads::plain ? request.row_key_products : 0,
         .copies_keys = reads == Reads::beside_copies,
         .kind_columns = adds_kinds && multiplies ? kind_columns(request.key_kinds) : 0,
         .kind_copies = copies_kinds && !request.kinds_are_of_pairs ? request.key_kinds : 0,
@@ -505,6 +507,9 @@ KernelConfig configured(const KernelRequest& request, const ForwardSchedule& sch
                     (schedule.overlaps ? "products under the softmax" : "products in order");
     if (request.key_kinds != 0) config.reason += of_kinds(request, sizes);
     if (sizes.multiplies_key_addend) config.reason += ", addends of keys as columns of products";
+    if (sizes.row_key_products != 0)
+        config.reason += formatted(", products of rows and keys as columns of products: {}",
+                                   sizes.row_key_products);
     if (sizes.starts_with_distances) config.reason += ", products added to functions of distance";
     if (sizes.multiplies_slope) config.reason += ", a slope as columns of products";
     if (stages_tables(reads)) {
