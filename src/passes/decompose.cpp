@@ -549,8 +549,8 @@ bool starts_with_elements(const Mod& mod, const ScoreParts& parts) {
                              (parts.aligns_tables && !parts.staged.tables.empty());
     const bool has_slope = parts.slope != kNoNode;
     // One more step of the products is for what keys add or for a slope.
-    const bool has_step_for_slope = !has_slope || (parts.key_addend == kNoNode &&
-                                                   mod.place[parts.slope] <= Place::head);
+    const bool has_step_for_slope =
+        !has_slope || (parts.key_addend == kNoNode && mod.place[parts.slope] <= Place::head);
     // Nothing else of keys or distances is read: it would have to be there earlier.
     const std::size_t brought = parts.key_addend != kNoNode ? 1 : 0;
     return comes_first && parts.element_addend != kNoNode &&

@@ -101,7 +101,7 @@ struct KernelRequest {
         tabulated_with_aligned_tables, tabulated_with_kinds;
     // passes::multiplies_key_addend() and passes::adds_keys_alone() of the plain decomposition.
     bool multiplies_key_addend = false, adds_keys_alone = false;
-    int row_key_products = 0; // passes::ScoreParts::products of the same
+    int row_key_products = 0;      // passes::ScoreParts::products of the same
     bool adds_by_position = false; // passes::adds_by_position() of the plain decomposition
     // passes::can_start_with_distances() and passes::can_multiply_slope() of the same.
     bool can_start_with_distances = false, can_multiply_slope = false;

@@ -136,8 +136,7 @@ KernelRequest Program::forward_request(KernelRequest request) const {
     request.adds_keys_alone = passes::adds_keys_alone(decomposed_.mod, decomposed_.parts);
     request.can_start_with_distances =
         passes::can_start_with_distances(decomposed_.mod.program.graph, decomposed_.parts);
-    request.can_multiply_slope =
-        passes::can_multiply_slope(decomposed_.mod, decomposed_.parts);
+    request.can_multiply_slope = passes::can_multiply_slope(decomposed_.mod, decomposed_.parts);
     request.adds_by_position = passes::adds_by_position(decomposed_.mod, decomposed_.parts);
     request.beside_bias = passes::beside_elements(decomposed_);
     if (decomposed_by_index_2d_)
@@ -161,9 +160,8 @@ KernelRequest Program::forward_request(KernelRequest request) const {
         passes::starts_with_tables(decomposed_with_tables_.mod.program.graph, with_tables);
     const bool hides_by_band =
         mod_.band.exact || mod_.program.graph[mod_.mask].op == ir::Op::const_bool;
-    request.aligned_tiles =
-        aligned_tiles(decomposed_with_aligned_tables_,
-                      request.beside_aligned_tables.starts && hides_by_band);
+    request.aligned_tiles = aligned_tiles(decomposed_with_aligned_tables_,
+                                          request.beside_aligned_tables.starts && hides_by_band);
     request.tabulated_with_aligned_tables =
         passes::tabulated_values(decomposed_with_aligned_tables_);
     for (const passes::DecomposedMod& with_shifts : decomposed_with_shifts_) {

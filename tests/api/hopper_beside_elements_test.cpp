@@ -38,13 +38,13 @@ class RandomCases : public test::RandomChoices {
                           : one_of({"r[b, h, q_idx, clamp(q_idx - kv_idx, 0, 63)]",
                                     "r[b, h, q_idx, clamp(kv_idx - q_idx + 40, 0, 63)] * 0.5",
                                     "bias[h, q_idx, kv_idx]"});
-        const std::string beside = one_of(
-            {" + c[b, kv_idx]", " + c[b, kv_idx] * a[h]", " + o[h, q_idx]",
-             " + c[b, kv_idx] - o[h, q_idx]", " + a[h] * (kv_idx - q_idx)",
-             " - abs(a[h]) * 0.1 * (q_idx - kv_idx) + o[h, q_idx]",
-             " + (c[b, kv_idx] if kv_idx % 7 != 3 else -inf)",
-             " + (o[h, q_idx] if q_idx % 5 != 3 else -inf)",
-             " + o[h, q_idx] * kv_idx * 0.1", " + c[b, kv_idx] + a[h] * (kv_idx - q_idx)"});
+        const std::string beside =
+            one_of({" + c[b, kv_idx]", " + c[b, kv_idx] * a[h]", " + o[h, q_idx]",
+                    " + c[b, kv_idx] - o[h, q_idx]", " + a[h] * (kv_idx - q_idx)",
+                    " - abs(a[h]) * 0.1 * (q_idx - kv_idx) + o[h, q_idx]",
+                    " + (c[b, kv_idx] if kv_idx % 7 != 3 else -inf)",
+                    " + (o[h, q_idx] if q_idx % 5 != 3 else -inf)", " + o[h, q_idx] * kv_idx * 0.1",
+                    " + c[b, kv_idx] + a[h] * (kv_idx - q_idx)"});
         Case one;
         one.text = "buffer t: f32[H, 121, " + std::to_string(2 * width - 1) +
                    "]\nbuffer c: " + one_of({"f32", "bf16", "f16"}) +
@@ -61,6 +61,7 @@ class RandomCases : public test::RandomChoices {
         one.q_len = 1 + below(width * 50 < 400 ? width * 50 : 400);
         one.kv_len = 1 + below(width * 50 < 400 ? width * 50 : 400);
         one.q_offset = one.kv_offset = 0;
+        one.backward = false;
         return one;
     }
 };
@@ -117,6 +118,7 @@ TEST_CASE("beside what elements read: slopes whose maxima rise" * doctest::skip(
             CAPTURE(slope);
             Case one = special_case(element + " + a[h] * (kv_idx - q_idx)", 0, 64);
             one.large_scores = false;
+            one.backward = false;
             one.kv_len = element == shift ? 900 : 300;
             one.reals["a"] = [=](std::int64_t) { return slope; };
             test::check_on_hopper(one);

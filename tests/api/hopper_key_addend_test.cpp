@@ -63,12 +63,13 @@ class RandomCases : public test::RandomChoices {
         score += one_of({"", " + r[h, q_idx]", " + c[b, kv_idx]", " + a[h] + c[h, kv_idx]",
                          " + (c[h, kv_idx] if kv_idx % 7 != 3 else -inf)"});
         Case one;
-        one.text = "buffer c: " + one_of({"f32", "bf16", "f16"}) + "[H, KV_LEN]" +
-                   one_of({"", " grad"}) + "\nbuffer a: f32[H]\nbuffer r: f32[H, Q_LEN]" +
-                   one_of({"", " grad"}) + "\nbuffer k: i32[KV_LEN]\nscore_mod = " + score + "\n" +
-                   one_of({"", "", "mask_mod = q_idx >= kv_idx - 40\n",
-                           "mask_mod = k[kv_idx] != 3\n"});
+        one.text =
+            "buffer c: " + one_of({"f32", "bf16", "f16"}) + "[H, KV_LEN]" + one_of({"", " grad"}) +
+            "\nbuffer a: f32[H]\nbuffer r: f32[H, Q_LEN]" + one_of({"", " grad"}) +
+            "\nbuffer k: i32[KV_LEN]\nscore_mod = " + score + "\n" +
+            one_of({"", "", "mask_mod = q_idx >= kv_idx - 40\n", "mask_mod = k[kv_idx] != 3\n"});
         test::draw_call(*this, one);
+        one.backward = below(4) == 0;
         return one;
     }
 };

@@ -237,8 +237,7 @@ void check(const Case& one, std::mt19937& random) {
     const bool adds_by_position = passes::adds_by_position(folded.mod, folded.parts);
     const bool can_start_with_distances =
         passes::can_start_with_distances(folded.mod.program.graph, folded.parts);
-    const bool can_multiply_slope =
-        passes::can_multiply_slope(folded.mod, folded.parts);
+    const bool can_multiply_slope = passes::can_multiply_slope(folded.mod, folded.parts);
     const plan::KernelConfig config =
         plan::candidates({.arch = 90,
                           .dtype = DType::bf16,
@@ -446,7 +445,8 @@ TEST_CASE("what is computed before for keys and distances adds up to the mod") {
         vectors + "score_mod = score * 0.5 + (kv_idx - q_idx) * 0.01 * t[h, 1] + a[q_idx]",
         vectors + "score_mod = score + a[q_idx] * c[b, h, kv_idx]",
         vectors + "score_mod = score * 2 - a[q_idx] * c[b, h, kv_idx] * t[h, 1] + a[q_idx] + "
-                  "t[h, q_idx] * c[b, 1, kv_idx] + c[b, h, kv_idx]\nmask_mod = q_idx + 30 >= kv_idx",
+                  "t[h, q_idx] * c[b, 1, kv_idx] + c[b, h, kv_idx]\n"
+                  "mask_mod = q_idx + 30 >= kv_idx",
         vectors + "buffer k: i32[KV_LEN]\nbuffer f: u8[KV_LEN]\n"
                   "score_mod = (score if f[kv_idx] > 1 else score * 0.5) + "
                   "(t[h, q_idx] if k[kv_idx] == 3 else min(t[h, q_idx - kv_idx], score))",
@@ -502,7 +502,8 @@ TEST_CASE("what is added by key comes with the products, and rows have offsets")
           {"score + c[kv_idx] + 0.1 * (q_idx - kv_idx)", false, false},
           {"score + c[kv_idx] + abs(q_idx - kv_idx)", false, false},
           {"score + c[kv_idx] + bias[q_idx, kv_idx]", true, false},
-          {"score + c[kv_idx] + bias[q_idx, kv_idx] + c[q_idx]", false, false},
+          {"score + c[kv_idx] + bias[q_idx, kv_idx] + c[q_idx]", true, false},
+          {"score + c[kv_idx] + bias[q_idx, kv_idx] + c[h] * kv_idx", false, false},
           {"score + c[kv_idx] + sqrt(q_idx * kv_idx)", false, false},
           {"9 * tanh((score + c[kv_idx]) / 9)", false, false},
           {"score + 0.1 * q_idx + c[h]", false, true},

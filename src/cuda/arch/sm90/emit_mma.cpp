@@ -91,8 +91,7 @@ std::string mma_qk(DType dtype, int head_dim, const plan::KernelConfig& config) 
     }
     // The same of products of rows and keys. The halves of a step's columns are two of these.
     constexpr int kGroup = 8 * ::sm90::ForwardLayout::kAddendBytes / kUnitBytes;
-    if (sizes.row_key_products != 0)
-        inputs += ", \"r\"(query_addends), \"r\"(key_addends)";
+    if (sizes.row_key_products != 0) inputs += ", \"r\"(query_addends), \"r\"(key_addends)";
     for (int step = 0; step < sizes.key_operands() / 2; ++step)
         text += formatted("add.u32 x, %{0}, {1};\\nmov.b64 a, {{x, {4}}};\\n"
                           "add.u32 y, %{2}, {3};\\nmov.b64 b, {{y, {4}}};\\n",
