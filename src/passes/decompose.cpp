@@ -548,9 +548,11 @@ bool starts_with_elements(const Mod& mod, const ScoreParts& parts) {
     const bool comes_first = parts.bias_read != kNoNode || !parts.shifted.empty() ||
                              (parts.aligns_tables && !parts.staged.tables.empty());
     const bool has_slope = parts.slope != kNoNode;
-    // One more step of the products is for what keys add or for a slope.
+    // One more step of the products is for what keys add or for a slope. Beside aligned tables
+    // there are no registers for offsets that change with each tile.
     const bool has_step_for_slope =
-        !has_slope || (parts.key_addend == kNoNode && mod.place[parts.slope] <= Place::head);
+        !has_slope || (parts.key_addend == kNoNode && !parts.aligns_tables &&
+                       mod.place[parts.slope] <= Place::head);
     // Nothing else of keys or distances is read: it would have to be there earlier.
     const std::size_t brought = parts.key_addend != kNoNode ? 1 : 0;
     return comes_first && parts.element_addend != kNoNode &&

@@ -396,8 +396,7 @@ ForwardSchedule with_ping_pong(const KernelRequest& request, ForwardSchedule sch
     const bool adds_to_products =
         starts_at_highest(request, reads) ||
         (reads == Reads::by_kinds && request.adds_kinds_alone) ||
-        (reads == Reads::from_aligned_tables && request.beside_aligned_tables.starts &&
-         !request.beside_aligned_tables.slope) ||
+        (reads == Reads::from_aligned_tables && request.beside_aligned_tables.starts) ||
         starts_with_tables(request, reads) || adds_keys_alone(request, reads);
     const bool has_own_terms =
         reads == Reads::by_kinds || reads == Reads::from_aligned_tables || reads == Reads::plain;
