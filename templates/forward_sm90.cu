@@ -251,7 +251,7 @@ struct Consumer {
         SequenceEnds::clear_queries(*this, length, first_row, queries);
         key_kinds.store_queries(arguments, place, length, attention.scale, warp_row, shared,
                                 query.stage, thread);
-        AddendStep::store_queries(attention, arguments, place, shared, thread);
+        AddendStep::store_queries(attention, arguments, place, first_row, shared, thread);
         const unsigned in_tables = tables.wait(shared);
         key_kinds.find_copies(in_tables);
         Logits logits(attention, arguments, place, length, warp_row, thread.lane, in_tables);

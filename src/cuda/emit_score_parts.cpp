@@ -32,6 +32,8 @@ void provide_expanded(Body& body, const Layout& layout, const passes::ScoreParts
 
 std::vector<NodeId> logit_roots(const passes::ScoreParts& parts) {
     std::vector<NodeId> roots = parts.key_values;
+    for (const passes::RowKeyProduct& product : parts.products)
+        roots.push_back(product.row);
     roots.insert(roots.end(), parts.distance_values.begin(), parts.distance_values.end());
     for (const NodeId id : {parts.bias_read, parts.multiplier, parts.row_addend, parts.slope,
                             parts.quotient_addend, parts.remainder_addend, parts.element_addend,

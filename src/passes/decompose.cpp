@@ -354,8 +354,57 @@ NodeId of_elements(const Mod& mod, const ScoreParts& parts) {
     return parts.found() ? parts.element_addend : mod.score;
 }
 
+// Writes reals as sums of products of a number of the row and a number of the key.
+class ProductFinder {
+  public:
+    explicit ProductFinder(Mod& mod) : mod_(mod), build_(mod.program.graph) {}
+
+    // Nothing if it is no such sum, or has too many terms.
+    std::optional<std::vector<RowKeyProduct>> terms(NodeId id, bool is_negative = false) {
+        const ir::Node node = build_[id]; // the graph may grow
+        std::vector<RowKeyProduct> sum;
+        if (node.op == Op::fneg) return terms(node.operands[0], !is_negative);
+        if (node.op == Op::fadd || node.op == Op::fsub) {
+            auto left = terms(node.operands[0], is_negative);
+            auto right = terms(node.operands[1], is_negative != (node.op == Op::fsub));
+            if (!left || !right) return {};
+            sum = std::move(*left);
+            sum.insert(sum.end(), right->begin(), right->end());
+        } else {
+            auto product = product_of(id);
+            if (!product) return {};
+            if (is_negative) product->row = build_.apply(Op::fneg, {product->row});
+            sum = {*product};
+        }
+        if (sum.size() > kMostRowKeyProducts) return {};
+        return sum;
+    }
+    NodeId one() { return build_.real(1); }
+
+  private:
+    std::optional<RowKeyProduct> product_of(NodeId id) {
+        const ir::Node node = build_[id];
+        if (!uses(id, Dependence::kv)) return RowKeyProduct{id, one()};
+        if (!uses(id, Dependence::q)) return RowKeyProduct{one(), id};
+        if (node.op != Op::fmul) return {};
+        const auto left = product_of(node.operands[0]), right = product_of(node.operands[1]);
+        if (!left || !right) return {};
+        return RowKeyProduct{build_.apply(Op::fmul, {left->row, right->row}),
+                             build_.apply(Op::fmul, {left->key, right->key})};
+    }
+    bool uses(NodeId id, Dependence::Bit bit) {
+        analysis::extend_dependences(mod_.dependence, mod_.program.graph);
+        return mod_.dependence[id].has(bit);
+    }
+
+    Mod& mod_;
+    Builder build_;
+};
+
 // Fills key_values and distance_values from the other parts.
 void find_expanded(const Mod& mod, ScoreParts& parts) {
+    for (const RowKeyProduct& product : parts.products)
+        parts.key_values.push_back(product.key);
     if (parts.key_addend != kNoNode) parts.key_values = {parts.key_addend};
     if (parts.distance_addend != kNoNode) parts.distance_values = {parts.distance_addend};
     const NodeId whole = of_elements(mod, parts);
@@ -375,9 +424,42 @@ DecomposedMod decomposed_parts(const Mod& mod, int key_width) {
 
 } // namespace
 
+namespace {
+
+// Whether there is no cap, and nothing is added but by rows, keys, slopes, distances and elements.
+bool adds_few_terms(const ScoreParts& parts) {
+    return parts.cap == kNoNode && !parts.kinds.found() && parts.quotient_addend == kNoNode &&
+           parts.remainder_addend == kNoNode;
+}
+// The same without slopes and distances.
+bool adds_no_terms(const ScoreParts& parts) {
+    return adds_few_terms(parts) && parts.slope == kNoNode && parts.distance_addend == kNoNode;
+}
+
+// Takes products of rows and keys out of what elements add, if that is a sum of them, and nothing
+// else changes the score but a number for the whole row, what keys add and a positive constant
+// factor.
+void find_products(Mod& mod, ScoreParts& parts) {
+    if (parts.element_addend == kNoNode || parts.bias_read != kNoNode || !adds_no_terms(parts) ||
+        !can_divide_by_multiplier(mod.program.graph, parts))
+        return;
+    ProductFinder finder(mod);
+    auto products = finder.terms(parts.element_addend);
+    if (!products) return;
+    if (parts.key_addend != kNoNode) products->push_back({finder.one(), parts.key_addend});
+    if (products->size() > kMostRowKeyProducts) return;
+    parts.products = std::move(*products);
+    parts.element_addend = parts.key_addend = kNoNode;
+    find_facts(mod);
+}
+
+} // namespace
+
 DecomposedMod decompose_score(const Mod& mod, int key_width) {
     DecomposedMod decomposed = decomposed_parts(mod, key_width);
-    if (mod.program.is_dense()) find_expanded(decomposed.mod, decomposed.parts);
+    if (!mod.program.is_dense()) return decomposed;
+    if (key_width == 0) find_products(decomposed.mod, decomposed.parts);
+    find_expanded(decomposed.mod, decomposed.parts);
     return decomposed;
 }
 
@@ -431,20 +513,6 @@ DecomposedMod decompose_score_with_kinds(const Mod& mod) {
     return decomposed;
 }
 
-namespace {
-
-// Whether there is no cap, and nothing is added but by rows, keys, slopes, distances and elements.
-bool adds_few_terms(const ScoreParts& parts) {
-    return parts.cap == kNoNode && !parts.kinds.found() && parts.quotient_addend == kNoNode &&
-           parts.remainder_addend == kNoNode;
-}
-// The same without slopes and distances.
-bool adds_no_terms(const ScoreParts& parts) {
-    return adds_few_terms(parts) && parts.slope == kNoNode && parts.distance_addend == kNoNode;
-}
-
-} // namespace
-
 bool can_divide_by_multiplier(const ir::Graph& graph, const ScoreParts& parts) {
     constexpr double kMost = 1024;
     if (!parts.found()) return false;
@@ -476,18 +544,32 @@ bool are_products(const ir::Graph& graph, const ScoreParts& parts) {
            parts.distance_addend == kNoNode && parts.element_addend == kNoNode;
 }
 
+bool starts_with_elements(const Mod& mod, const ScoreParts& parts) {
+    const bool comes_first = parts.bias_read != kNoNode || !parts.shifted.empty() ||
+                             (parts.aligns_tables && !parts.staged.tables.empty());
+    const bool has_slope = parts.slope != kNoNode;
+    // One more step of the products is for what keys add or for a slope. Beside aligned tables
+    // there are no registers for offsets that change with each tile; beside shifted reads, whose
+    // tiles are not visited in order, maxima take longer to find than elements do.
+    const bool has_step_for_slope =
+        !has_slope || (parts.key_addend == kNoNode && !parts.aligns_tables &&
+                       parts.shifted.empty() && mod.place[parts.slope] <= Place::head);
+    // Nothing else of keys or distances is read: it would have to be there earlier.
+    const std::size_t brought = parts.key_addend != kNoNode ? 1 : 0;
+    return comes_first && parts.element_addend != kNoNode &&
+           multiplies_by_one(mod.program.graph, parts) && adds_few_terms(parts) &&
+           parts.distance_addend == kNoNode && has_step_for_slope &&
+           parts.key_values.size() == brought && parts.distance_values.empty();
+}
+
 bool multiplies_key_addend(const Mod& mod, const ScoreParts& parts) {
-    if (parts.key_addend == kNoNode) return false;
-    // Products are added to what is computed from a dense bias, and from nothing that keys have.
-    const bool starts_with_bias = parts.bias_read != kNoNode &&
-                                  multiplies_by_one(mod.program.graph, parts) &&
-                                  adds_no_terms(parts) && parts.row_addend == kNoNode &&
-                                  parts.key_values.size() == 1 && parts.distance_values.empty();
-    return starts_with_bias || adds_keys_alone(mod, parts);
+    return parts.key_addend != kNoNode &&
+           (starts_with_elements(mod, parts) || adds_keys_alone(mod, parts));
 }
 
 bool adds_keys_alone(const Mod& mod, const ScoreParts& parts) {
     if (!parts.found() || !adds_no_terms(parts) || parts.element_addend != kNoNode) return false;
+    if (!parts.products.empty()) return true;
     if (parts.key_addend != kNoNode) return mod.place[parts.multiplier] <= Place::head;
     return parts.row_addend != kNoNode || !multiplies_by_one(mod.program.graph, parts);
 }
@@ -498,10 +580,11 @@ bool can_start_with_distances(const ir::Graph& graph, const ScoreParts& parts) {
            adds_few_terms(parts) && can_divide_by_multiplier(graph, parts);
 }
 
-bool can_multiply_slope(const ir::Graph& graph, const ScoreParts& parts) {
-    return parts.slope != kNoNode && parts.distance_addend == kNoNode &&
-           parts.key_addend == kNoNode && parts.element_addend == kNoNode &&
-           adds_few_terms(parts) && can_divide_by_multiplier(graph, parts);
+bool can_multiply_slope(const Mod& mod, const ScoreParts& parts) {
+    if (parts.slope == kNoNode) return false;
+    if (parts.element_addend != kNoNode) return starts_with_elements(mod, parts);
+    return parts.distance_addend == kNoNode && parts.key_addend == kNoNode &&
+           adds_few_terms(parts) && can_divide_by_multiplier(mod.program.graph, parts);
 }
 
 bool adds_by_position(const Mod& mod, const ScoreParts& parts) {
@@ -541,12 +624,21 @@ TabulatedValues tabulated_values(const DecomposedMod& decomposed) {
         for (const NodeId id : values)
             uses = uses | decomposed.mod.dependence[id];
     // Addends of keys are divided by what multiplies products.
-    if (multiplies_key_addend(decomposed.mod, parts))
+    if (multiplies_key_addend(decomposed.mod, parts) || !parts.products.empty())
         uses = uses | decomposed.mod.dependence[parts.multiplier];
     return {.keys = static_cast<int>(parts.key_values.size()),
             .distances = static_cast<int>(parts.distance_values.size()),
             .by_batch = uses.has(Dependence::b),
             .by_head = uses.has(Dependence::h)};
+}
+
+BesideElements beside_elements(const DecomposedMod& decomposed) {
+    const auto& [mod, parts] = decomposed;
+    const bool starts = starts_with_elements(mod, parts);
+    return {.starts = starts,
+            .keys = starts && parts.key_addend != kNoNode,
+            .slope = starts && parts.slope != kNoNode,
+            .rows = starts && parts.row_addend != kNoNode};
 }
 
 } // namespace flexc::passes

@@ -29,6 +29,11 @@ struct TabulatedValues {
     bool any() const { return keys + distances != 0; }
 };
 
+// An addend that is the product of a number of the row and a number of the key.
+struct RowKeyProduct {
+    ir::NodeId row = ir::kNoNode, key = ir::kNoNode;
+};
+
 // The modified score is multiplier * score + addends, or cap * tanh of that. All nodes are real;
 // kNoNode if a part is absent. Parts that are computed before the kernel, copied, or kept in shared
 // memory need one place for each position, so only dense layouts have them; for other layouts,
@@ -42,6 +47,9 @@ struct ScoreParts {
     // Addends that depend on kv alone, or on q - kv alone, besides b and h.
     ir::NodeId key_addend = ir::kNoNode, distance_addend = ir::kNoNode;
     ir::NodeId element_addend = ir::kNoNode; // any other
+    // Addends that come with the matrix products. What is added by key is then one of them, and the
+    // factors of keys are the first of key_values.
+    std::vector<RowKeyProduct> products;
     ir::NodeId cap = ir::kNoNode;            // uses neither q, kv nor score
     // A read in element_addend that can be copied by tiles (a dense bias): of floats or 16-bit
     // numbers, never outside its buffer; its last index is kv itself, and the others are q itself
@@ -72,8 +80,12 @@ struct DecomposedMod {
     ScoreParts parts;
 };
 
+// Limit on these products: two take a step of the matrix products.
+inline constexpr std::size_t kMostRowKeyProducts = 4;
+
 // Finds no parts if the score enters in another way, or not at all. key_width: of the 2-D key
-// index, 0 for none.
+// index, 0 for none; without one, elements that add nothing but products of rows and keys add
+// nothing.
 DecomposedMod decompose_score(const Mod& mod, int key_width = 0);
 // For kernels that keep tables in shared memory: the part of an address that depends on the key is
 // tabulated rather than an index. copies_indices: a dense tensor of indices may be copied by tiles.
@@ -96,17 +108,22 @@ bool are_products(const ir::Graph& graph, const ScoreParts& parts);
 // Whether addends may be divided by what multiplies products: a positive constant that does not
 // change their size much.
 bool can_divide_by_multiplier(const ir::Graph& graph, const ScoreParts& parts);
+// Whether accumulators can start with what elements add, from a dense bias, aligned tables or
+// shifted reads: beside it there are at most a number for the whole row, and what keys add or, but
+// for tables, a slope of the head.
+bool starts_with_elements(const Mod& mod, const ScoreParts& parts);
 // Whether matrix products can bring what is added by key. Whether nothing else changes the score,
 // if they do, but a number for the whole row and a factor: one of the row, or of the head if keys
-// add something.
+// add something, or a positive constant if there are products of rows and keys.
 bool multiplies_key_addend(const Mod& mod, const ScoreParts& parts);
 bool adds_keys_alone(const Mod& mod, const ScoreParts& parts);
 // Whether products can be added to a function of the distance, beside which there is nothing but a
 // number for the whole row and a positive constant factor.
 bool can_start_with_distances(const ir::Graph& graph, const ScoreParts& parts);
 // Whether products can bring what grows from key to key, beside which there is nothing but
-// a number for the whole row and a constant factor.
-bool can_multiply_slope(const ir::Graph& graph, const ScoreParts& parts);
+// a number for the whole row and a constant factor; or what elements add, with which accumulators
+// start, and a number for the whole row.
+bool can_multiply_slope(const Mod& mod, const ScoreParts& parts);
 // Whether all addends depend on positions through a slope of the head or a function of the
 // distance, so that they are largest at an end of the keys or near the query.
 bool adds_by_position(const Mod& mod, const ScoreParts& parts);
@@ -115,5 +132,14 @@ bool adds_by_position(const Mod& mod, const ScoreParts& parts);
 KeyIndex2d key_index_2d(const Mod& mod, const ScoreParts& parts_without);
 
 TabulatedValues tabulated_values(const DecomposedMod& decomposed);
+
+// What matrix products can bring beside what elements add, with which accumulators then start.
+struct BesideElements {
+    bool starts = false; // accumulators do
+    bool keys = false, slope = false;
+    bool rows = false; // as offsets of exponents
+    bool any() const { return keys || slope || rows; }
+};
+BesideElements beside_elements(const DecomposedMod& decomposed);
 
 } // namespace flexc::passes

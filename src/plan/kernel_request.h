@@ -66,6 +66,8 @@ struct PlainTerms {
     passes::TabulatedValues tabulated;
     bool multiplies_key_addend = false, adds_keys_alone = false, adds_by_position = false;
     bool can_start_with_distances = false, can_multiply_slope = false;
+    int row_key_products = 0;           // passes::ScoreParts::products
+    passes::BesideElements beside_bias; // beside the dense bias
 };
 
 // By the 2-D key index, of which tiles of keys should be whole rows.
@@ -103,7 +105,7 @@ struct AlignedTile {
 // With tables with which tiles of keys may be aligned.
 struct AlignedTableTerms {
     std::vector<AlignedTile> tiles; // those for which passes::aligned_tables() covers all tables
-    bool are_added_alone = false;   // nothing else is added to the scores, or multiplies them
+    passes::BesideElements beside;
     passes::TabulatedValues tabulated;
 };
 
@@ -118,6 +120,7 @@ struct ShiftedTerms {
     std::vector<ShiftedTile> tiles;
     bool have_ends = false; // passes::have_ends()
     passes::TabulatedValues tabulated;
+    passes::BesideElements beside;
 };
 
 // What a forward may do with each decomposition of the score mod, by the names of Decomposition.

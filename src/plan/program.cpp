@@ -76,14 +76,6 @@ std::vector<AlignedTile> aligned_tiles(const passes::DecomposedMod& decomposed, 
     return tiles;
 }
 
-// Whether only the element addend is added to the products, and nothing multiplies them.
-bool adds_elements_alone(const passes::DecomposedMod& decomposed) {
-    const passes::ScoreParts& parts = decomposed.parts;
-    return passes::multiplies_by_one(decomposed.mod.program.graph, parts) &&
-           parts.cap == ir::kNoNode && parts.row_addend == ir::kNoNode &&
-           parts.key_values.empty() && parts.distance_values.empty();
-}
-
 PlainTerms plain_terms(const passes::DecomposedMod& decomposed) {
     const auto& [mod, parts] = decomposed;
     const ir::Graph& graph = mod.program.graph;
@@ -93,7 +85,9 @@ PlainTerms plain_terms(const passes::DecomposedMod& decomposed) {
             .adds_keys_alone = passes::adds_keys_alone(mod, parts),
             .adds_by_position = passes::adds_by_position(mod, parts),
             .can_start_with_distances = passes::can_start_with_distances(graph, parts),
-            .can_multiply_slope = passes::can_multiply_slope(graph, parts)};
+            .can_multiply_slope = passes::can_multiply_slope(mod, parts),
+            .row_key_products = static_cast<int>(parts.products.size()),
+            .beside_bias = passes::beside_elements(decomposed)};
 }
 
 KindTerms kind_terms(const passes::DecomposedMod& decomposed) {
@@ -121,11 +115,14 @@ TableTerms table_terms(const passes::DecomposedMod& decomposed, ir::NodeId plain
 }
 
 // hides_by_band: elements are hidden by a band alone, if at all.
-AlignedTableTerms aligned_table_terms(const passes::DecomposedMod& decomposed, bool hides_by_band) {
-    const bool are_added_alone = adds_elements_alone(decomposed);
-    return {.tiles = aligned_tiles(decomposed, are_added_alone && hides_by_band),
-            .are_added_alone = are_added_alone,
-            .tabulated = passes::tabulated_values(decomposed)};
+AlignedTableTerms aligned_table_terms(const passes::DecomposedMod& decomposed, bool hides_by_band,
+                                      bool has_block_mask) {
+    AlignedTableTerms terms{.beside = passes::beside_elements(decomposed),
+                            .tabulated = passes::tabulated_values(decomposed)};
+    // With a block mask, whose next tile is not known, accumulators do not start with tables.
+    if (has_block_mask && terms.beside.any()) terms.beside = {};
+    terms.tiles = aligned_tiles(decomposed, terms.beside.starts && hides_by_band);
+    return terms;
 }
 
 ShiftedTerms shifted_terms(const passes::DecomposedMod& decomposed) {
@@ -135,6 +132,7 @@ ShiftedTerms shifted_terms(const passes::DecomposedMod& decomposed) {
         terms.tiles.push_back({read.by_key, bytes_of_read(mod, read.read)});
     terms.have_ends = passes::have_ends(parts.shifted);
     terms.tabulated = passes::tabulated_values(decomposed);
+    terms.beside = passes::beside_elements(decomposed);
     return terms;
 }
 
@@ -237,7 +235,8 @@ KernelRequest Program::forward_request(KernelRequest request) const {
         table_terms(decomposed_with_tables_, decomposed_.parts.bias_read, needs_block_mask_);
     const bool hides_by_band =
         mod_.band.exact || mod_.program.graph[mod_.mask].op == ir::Op::const_bool;
-    terms.with_aligned_tables = aligned_table_terms(decomposed_with_aligned_tables_, hides_by_band);
+    terms.with_aligned_tables =
+        aligned_table_terms(decomposed_with_aligned_tables_, hides_by_band, needs_block_mask_);
     for (const passes::DecomposedMod& with_shifts : decomposed_with_shifts_)
         terms.with_shifts.push_back(shifted_terms(with_shifts));
     return request;

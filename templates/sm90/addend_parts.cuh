@@ -25,16 +25,19 @@ struct Parts {
 
 // Returns the low word of an operand without a swizzle, kept in a register: the compiler would
 // compute it again for every product otherwise.
-__device__ inline unsigned held_operand(unsigned address) {
-    return static_cast<unsigned>(uniform(static_cast<int>(Operand(address, 0).low)));
+// half_bytes: from the first half of the columns to the second; 0 if they are the same memory.
+__device__ inline unsigned held_operand(unsigned address, int half_bytes = 0) {
+    return static_cast<unsigned>(uniform(static_cast<int>(Operand(address, half_bytes).low)));
 }
 
 // No such step.
 struct NoAddendStep {
     static __device__ void store_unit(const AttentionArguments&, const Shared&) {}
     // Stores what queries of a tile multiply.
+    // first_row: of the warpgroup.
     static __device__ void store_queries(const AttentionArguments&, const mod::Arguments&,
-                                         const HeadPlace&, const Shared&, const ConsumerThread&) {}
+                                         const HeadPlace&, int, const Shared&,
+                                         const ConsumerThread&) {}
     __device__ NoAddendStep(const Shared&, const ConsumerThread&) {}
     // Return the low words of the step's operands, which come with the keys of this stage.
     __device__ unsigned of_queries(int) const { return 0; }

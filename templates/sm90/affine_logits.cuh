@@ -2,6 +2,7 @@
 #pragma once
 
 #include "sm90/element_addend.cuh"
+#include "sm90/key_addend.cuh"
 #include "sm90/logit_addends.cuh"
 #include "sm90/logit_cap.cuh"
 #include "sm90/parts_of_columns.cuh"
@@ -115,9 +116,13 @@ class BiasFirstLogits : public PlainLogits {
                                int lane, unsigned tables = 0)
         : PlainLogits(attention, arguments, place, length, warp_row, lane, tables),
           before_(1 / attention.scale) {
+        if constexpr (kHasRowAddend && !kMultipliesSlope) find_rows(0);
         elements_.find_tables();
     }
 
+    __device__ void prepare(int first_key) {
+        if constexpr (kMultipliesSlope) find_rows(first_key);
+    }
     __device__ void start(Scores& scores, unsigned rows, int first_key) {
         elements_.check_tables(first_key);
         elements_.use_shifts(rows);
@@ -128,10 +133,21 @@ class BiasFirstLogits : public PlainLogits {
             [&](auto source, auto reach) { start_with(source, reach, scores, rows, first_key); });
     }
 
-    // Returns the offset of row r, for the keys with which start() was called last.
-    __device__ float offset(int r, int) const { return kHasOffset ? offsets_[r] : 0; }
+    // Returns the offset of row r, for the keys with which start() and prepare() were called last.
+    __device__ float offset(int r, int) const {
+        const float ends = kSumsShiftedEnds ? offsets_[r] : 0;
+        if (!kHasRowAddend) return ends;
+        // Rounded towards zero, so that a sum of finite numbers is finite: only -inf hides.
+        return kSumsShiftedEnds ? __fadd_rz(ends, rows_[r]) : rows_[r];
+    }
 
   private:
+    // Finds what is added to rows at this key, in units of products.
+    __device__ void find_rows(int key) {
+        elements_.visit_column(key, [&](int r, const mod::At& at) {
+            rows_[r] = in_products(mod::row_addend(at), attention_.scale);
+        });
+    }
     template <typename Source, typename R>
     __device__ void start_with(Source source, R reach, Scores& scores, unsigned rows,
                                int first_key) {
@@ -173,7 +189,7 @@ class BiasFirstLogits : public PlainLogits {
         return kScalesTables ? addend : multiply_finite(addend, before_);
     }
 
-    float before_, offsets_[2] = {0, 0};
+    float before_, offsets_[2] = {0, 0}, rows_[2];
     BiasFragment biases_;
 };
 

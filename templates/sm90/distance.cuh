@@ -76,10 +76,11 @@ struct Entry {
     }
 };
 
-// Returns the address of a head's operands. Those of all heads lie before the vectors by key.
-__device__ inline float* key_operands(const KernelArguments& attention, int head) {
-    return attention.key_values +
-           static_cast<long long>(kOperandFloats) * head * padded(attention.kv_len);
+// Returns the address of a head's operands, of those that keys have the `which`-th. They lie before
+// the vectors by key.
+__device__ inline float* key_operands(const KernelArguments& attention, int head, int which = 0) {
+    const long long operand = static_cast<long long>(which) * vector_heads(attention) + head;
+    return attention.key_values + kOperandFloats * operand * padded(attention.kv_len);
 }
 
 // Return the address of a head's vector. which: its index among the vectors.

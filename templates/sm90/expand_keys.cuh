@@ -25,6 +25,16 @@ __device__ inline void expand_keys(const KernelArguments& attention,
                                           kOperandFloats * entry.index) =
                 KeyAddend(addend, per_product(attention.scale * mod::multiplier(at)));
         }
+        if constexpr (kRowKeyProducts > 0) {
+#pragma unroll
+            for (int i = 0; i < kKeyOperands; ++i) {
+                const bool exists = i < kRowKeyProducts && entry.exists;
+                const float factor = exists ? mod::TabulatedVectors::key_value(at, i) : 0;
+                *reinterpret_cast<KeyFactor*>(key_operands(attention, entry.head, i) +
+                                              kOperandFloats * entry.index) =
+                    KeyFactor(factor, attention.scale * mod::multiplier(at));
+            }
+        }
 #pragma unroll
         for (int i = kFirstStagedKey; i < mod::TabulatedVectors::kByKey; ++i)
             key_vector(attention, entry.head, i)[entry.index] =

@@ -70,7 +70,9 @@ constexpr bool kStagesTables = mod::kSizes.table_words != 0 && !kHasPairKinds;
 constexpr bool kMultipliesKeyAddend = mod::kSizes.multiplies_key_addend;
 constexpr bool kMultipliesSlope = mod::kSizes.multiplies_slope;
 // Vectors by key whose slices are staged begin with this one.
-constexpr int kFirstStagedKey = kMultipliesKeyAddend ? 1 : 0;
+constexpr int kRowKeyProducts = mod::kSizes.row_key_products;
+constexpr int kKeyOperands = mod::kSizes.key_operands();
+constexpr int kFirstStagedKey = kMultipliesKeyAddend ? 1 : kRowKeyProducts;
 constexpr bool kHasTabulated =
     mod::TabulatedVectors::kByKey != kFirstStagedKey || mod::TabulatedVectors::kByDistance != 0;
 constexpr bool kMultipliesIndex2dRows = mod::kSizes.multiplies_index_2d_rows;
@@ -147,6 +149,7 @@ struct Shared {
     unsigned kind_places;      // which copy of addends each key takes
     unsigned kind_copies;      // the copies of addends by kinds of keys
     unsigned slopes, slope_keys; // operands of a slope
+    unsigned row_factors;        // operands of queries in products of rows and keys
 
     __device__ explicit Shared(unsigned memory)
         : queries(at<Queries>(memory, kLayout.queries)), keys(at<Keys>(memory, kLayout.keys)),
@@ -161,7 +164,8 @@ struct Shared {
           tasks(memory + kLayout.tasks), spare(memory + kLayout.spare),
           key_blocks(memory + kLayout.key_blocks), lengths(memory + kLayout.lengths),
           kind_places(memory + kLayout.kind_places), kind_copies(memory + kLayout.kind_copies),
-          slopes(memory + kLayout.slopes), slope_keys(memory + kLayout.slope_keys) {}
+          slopes(memory + kLayout.slopes), slope_keys(memory + kLayout.slope_keys),
+          row_factors(memory + kLayout.row_factors) {}
 
     __device__ unsigned task(int stage) const { return tasks + stage * Task::kBytes; }
     // Returns the address of the word that says which tile of keys a stage holds, where consumers

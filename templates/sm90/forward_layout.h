@@ -23,6 +23,7 @@ struct ForwardSizes {
     bool multiplies_index_2d_rows = false; // those addends come with the products of QK
     bool multiplies_key_addend = false;    // what is added by key does
     bool multiplies_slope = false;         // what grows from key to key of a tile does
+    int row_key_products = 0;              // products of rows and keys that do
     int table_words = 0, table_stages = 0; // words of all slices of tables; copies of them
     bool copies_keys = false;              // threads copy keys and values, not TMA
     int kind_columns = 0; // for kinds of keys; 0 where no addend comes with products by kinds
@@ -35,6 +36,10 @@ struct ForwardSizes {
     // Whether QK has one more step, whose operands are 16 bytes for each row, without a swizzle.
     FLEXC_SHARED constexpr bool has_addend_step() const {
         return multiplies_index_2d_rows || multiplies_key_addend || multiplies_slope;
+    }
+    // Operands of 16 bytes that each key has in such steps. A step has two products.
+    FLEXC_SHARED constexpr int key_operands() const {
+        return multiplies_key_addend ? 1 : (row_key_products + 1) / 2 * 2;
     }
 };
 
@@ -145,6 +150,7 @@ struct ForwardLayout {
     static constexpr int kLengthBytes = 32;    // and about its request, where queries are ragged
     static constexpr int kAddendBytes = 16;    // of a row's parts of an addend
     static constexpr int kUnitBytes = 8 * kAddendBytes;
+    static constexpr int kOperandRows = 64; // queries of a warpgroup
 
     RingLayout queries, keys, values, biases, shifted_ends, tabulated, index_2d_rows, tables;
     RingLayout key_addends; // operands, full and empty with their keys
@@ -158,6 +164,7 @@ struct ForwardLayout {
     int unit = 0;           // what addends are multiplied with, for eight rows
     // A slope's operands: that of a head, for eight rows of each warpgroup, and that of all keys.
     int slopes = 0, slope_keys = 0;
+    int row_factors = 0; // operands of queries in products of rows and keys
     // Offsets of the columns for kinds of keys in a stage of queries, and in one of keys.
     int kind_queries = 0, kind_keys = 0;
     // Offsets of the bytes that say which copies keys take, for each stage of keys and once for a
@@ -240,8 +247,12 @@ FLEXC_SHARED constexpr ForwardLayout forward_layout(const ForwardSizes& sizes) {
                                                    sizes.distance_values * slices.distance_bytes);
     layout.index_2d_rows =
         next.ring(sizes.stages, sizes.index_2d_rows * sizes.query_tile * addend_bytes);
-    layout.key_addends = next.ring(sizes.multiplies_key_addend ? sizes.stages : 0,
-                                   sizes.key_tile * ForwardLayout::kAddendBytes);
+    const int key_operands = sizes.key_operands();
+    layout.key_addends = next.ring(key_operands != 0 ? sizes.stages : 0,
+                                   key_operands * sizes.key_tile * ForwardLayout::kAddendBytes);
+    if (sizes.row_key_products != 0)
+        layout.row_factors =
+            next.take(key_operands * sizes.query_tile * ForwardLayout::kAddendBytes);
     const int pair_bytes =
         pair_kinds_layout(sizes.query_tile, sizes.key_tile, sizes.pair_kinds).tile_bytes;
     layout.pair_kinds = next.ring(pair_bytes != 0 ? sizes.stages : 0, pair_bytes);

@@ -23,7 +23,7 @@ class SlopeStep : public NoAddendStep {
     // each, when all of the warpgroup have left the tile before.
     static __device__ void store_queries(const AttentionArguments& attention,
                                          const mod::Arguments& arguments, const HeadPlace& place,
-                                         const Shared& shared, const ConsumerThread& thread) {
+                                         int, const Shared& shared, const ConsumerThread& thread) {
         const int barrier = 1 + kConsumers + thread.warpgroup;
         synchronize(barrier, 128);
         const int row = 32 * thread.warp + thread.lane;

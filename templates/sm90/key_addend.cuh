@@ -47,6 +47,37 @@ struct alignas(16) KeyAddend {
     }
 };
 
+// The operands of a product of a number of the row and one of the key, whose parts h and u are
+// multiplied in the order of their columns h1 u1, h1 u2, h1 u3, h2 u1, h2 u2, h3 u1: what is left
+// out is less than a float's last bit.
+class FactorParts : public Parts {
+  public:
+    // No part of a number is zero, since an infinite part of the other times 0 would be NaN.
+    __device__ explicit FactorParts(float x) : Parts(x) {
+        if (x == 0) return;
+        const unsigned least = 0x00800000u | (__float_as_uint(x) & 0x80000000u);
+        if (middle << 1 == 0) middle = least;
+        if (low << 1 == 0) low = least;
+    }
+};
+__device__ inline void store_row_factor(unsigned to, float factor) {
+    const FactorParts h(factor);
+    store_shared(to, static_cast<int>(h.high | h.high >> 16),
+                 static_cast<int>(h.middle | h.high >> 16),
+                 static_cast<int>(h.low | h.middle >> 16), 0);
+}
+struct alignas(16) KeyFactor {
+    int words[4];
+
+    __device__ KeyFactor(float factor, float per_product) {
+        const FactorParts u(in_products(factor, per_product));
+        words[0] = static_cast<int>(u.middle | u.high >> 16);
+        words[1] = static_cast<int>(u.high | u.low >> 16);
+        words[2] = static_cast<int>(u.high | u.middle >> 16);
+        words[3] = 0;
+    }
+};
+
 // Store the operands of a slope: three parts of it, and a key's place in its tile.
 __device__ inline void store_slope(unsigned to, float slope, float per_product) {
     const KeyAddend addend(slope, per_product);

@@ -34,11 +34,6 @@ struct LogitForm {
     static constexpr bool kStartsWithDistances =
         kPlain && mod::TabulatedVectors::kDistancesComeFirst;
 
-    // Whether addends are in units of products, in which large numbers may have no room.
-    static constexpr bool kDividesAddends =
-        kPlain && (kMultipliesKeyAddend || kStartsWithDistances ||
-                   (kHasRowAddend && !kHasFactor && !kHasSlopedProducts));
-
     // Rows of the 2-D key index that a tile has; what is added for one of them is part of the base
     // where all threads agree on which of their columns are in it.
     static constexpr bool kHasIndex2dRows = kAffine && kLoadsIndex2dRows;
@@ -59,10 +54,17 @@ struct LogitForm {
     static constexpr bool kTabulatedIsThere =
         !kHasTabulated ||
         (mod::StagedTables::kComeFirst && !kForm.has_key_addend && !kForm.has_distance_addend);
+    // Beside it, products bring what keys add or a slope, and rows have offsets of exponents.
     static constexpr bool kStartsWithBias =
         kStartsWithDistances || (kAffine && (kCopiesBiases || kStartsWithTables) &&
-                                 kForm.multiplier_is_one && !kCapped && !kHasBase &&
-                                 !kForm.has_slope && kTabulatedIsThere);
+                                 kForm.multiplier_is_one && !kCapped && !kRowsAreAligned &&
+                                 (!kForm.has_slope || kMultipliesSlope) && kTabulatedIsThere);
+    static_assert(!kMultipliesSlope || kStartsWithBias || kPlain);
+    // Whether addends are in units of products, in which large numbers may have no room.
+    static constexpr bool kDividesAddends =
+        kPlain ? kMultipliesKeyAddend || kRowKeyProducts > 0 || kStartsWithDistances ||
+                     (kHasRowAddend && !kHasFactor && !kHasSlopedProducts)
+               : kStartsWithBias && (kMultipliesKeyAddend || kHasRowAddend);
     // Whether logits are exponents already.
     static constexpr bool kFactorIsOne = kAffine && kForm.are_exponents;
     // Whether a slope's line is relative to a number of the row: it then takes one instruction for

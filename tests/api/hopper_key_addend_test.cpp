@@ -49,6 +49,29 @@ class RandomCases : public test::RandomChoices {
         test::draw_call(*this, one);
         return one;
     }
+
+    // Sums of up to four products of a number of the row and one of the key.
+    Case next_products() {
+        const auto product = [&] {
+            return one_of({" + r[b, q_idx] * c[h, kv_idx]", " - r[h, q_idx] * 0.5 * c[b, kv_idx]",
+                           " + a[h] * c[h, kv_idx] * (r[h, q_idx] + 1)",
+                           " + tanh(r[b, q_idx]) * log(1 + abs(c[h, kv_idx]))"});
+        };
+        std::string score = one_of({"score", "score", "score * 1.5"}) + product();
+        for (int more = below(3); more > 0; --more)
+            score += product();
+        score += one_of({"", " + r[h, q_idx]", " + c[b, kv_idx]", " + a[h] + c[h, kv_idx]",
+                         " + (c[h, kv_idx] if kv_idx % 7 != 3 else -inf)"});
+        Case one;
+        one.text =
+            "buffer c: " + one_of({"f32", "bf16", "f16"}) + "[H, KV_LEN]" + one_of({"", " grad"}) +
+            "\nbuffer a: f32[H]\nbuffer r: f32[H, Q_LEN]" + one_of({"", " grad"}) +
+            "\nbuffer k: i32[KV_LEN]\nscore_mod = " + score + "\n" +
+            one_of({"", "", "mask_mod = q_idx >= kv_idx - 40\n", "mask_mod = k[kv_idx] != 3\n"});
+        test::draw_call(*this, one);
+        one.backward = below(4) == 0;
+        return one;
+    }
 };
 
 Case of_text(const std::string& text, DType dtype, int head_dim) {
@@ -112,6 +135,50 @@ TEST_CASE("addends of keys: maxima that rise from tile to tile" * doctest::skip(
             Case one = of_text("score_mod = score + c[h, kv_idx]", DType::bf16, head_dim);
             one.kv_len = 900;
             one.reals["c"] = [=](std::int64_t i) { return step * static_cast<double>(i % 900); };
+            test::check_on_hopper(one);
+        }
+}
+
+TEST_CASE("products of rows and keys: random members" * doctest::skip()) {
+    constexpr int kMembers = 8;
+    const std::uint32_t seed = test::seed_of_members();
+    CAPTURE(seed);
+    RandomCases cases(seed);
+    for (int i = 0; i < kMembers; ++i)
+        test::check_on_hopper(cases.next_products());
+}
+
+TEST_CASE("products of rows and keys: all of a float's bits" * doctest::skip()) {
+    for (const int head_dim : {64, 128}) {
+        Case one = of_text("buffer r: f32[Q_LEN]\nscore_mod = score + r[q_idx] * c[h, kv_idx]",
+                           DType::bf16, head_dim);
+        one.scale = 0.125;
+        one.large_scores = true;
+        one.backward = false;
+        // Scores that differ in the last bits of what is added.
+        one.reals["r"] = [](std::int64_t i) { return static_cast<double>(i % 3 + 1) * 1.25; };
+        one.reals["c"] = [](std::int64_t i) {
+            return 512 + static_cast<double>(i * 37 % 64 - 32) / 64;
+        };
+        test::check_on_hopper(one);
+    }
+}
+
+TEST_CASE("products of rows and keys: infinite or large" * doctest::skip()) {
+    for (const double special : {-kInfinity, kLeastNarrow, -1e30, 1e10})
+        for (const int head_dim : {64, 128}) {
+            CAPTURE(special);
+            Case one = of_text("buffer r: f32[Q_LEN]\nscore_mod = score + r[q_idx] * c[h, kv_idx]",
+                               DType::bf16, head_dim);
+            one.scale = 0.125;
+            one.large_scores = true;
+            one.backward = false;
+            one.reals["r"] = [](std::int64_t i) { return i % 4 == 0 ? 1.0 : 0.71875; };
+            one.reals["c"] = [=](std::int64_t i) {
+                return i / 300 == 2 || i % 300 > 170 || i % 7 == 3
+                           ? special
+                           : static_cast<double>(i % 25) / 8;
+            };
             test::check_on_hopper(one);
         }
 }

@@ -56,8 +56,7 @@ void expand_all(const sm90::KernelArguments& attention, int entries, Expand expa
 extern "C" long long count_expanded(const sm90::KernelArguments* attention, bool keys) {
     const int heads = vector_heads(*attention);
     using Vectors = mod::TabulatedVectors;
-    const int of_key =
-        Vectors::kMultipliesFirst ? Vectors::kByKey - 1 + kOperandFloats : Vectors::kByKey;
+    const int of_key = Vectors::kByKey - kFirstStagedKey + kOperandFloats * kKeyOperands;
     return keys ? heads * of_key * padded(attention->kv_len)
                 : heads * Vectors::kByDistance * Vectors::kDistanceCopies * kEntryFloats *
                       distance_count(*attention);
@@ -136,6 +135,31 @@ void add_slope(Scores& scores, const sm90::KernelArguments& attention,
                          bf16_at(kKeys + ForwardLayout::kAddendBytes * key + 2 * part);
     }
 }
+// The same of products of rows and keys; a step's halves are two of these.
+void add_row_key_products(Scores& scores, const sm90::KernelArguments& attention,
+                          const mod::Arguments& arguments, const HeadPlace& place, int head,
+                          int warp_row, int first_key, int lane) {
+    constexpr unsigned kRow = 1 << 16;
+    const int at = vector_head(attention, head / attention.heads, head % attention.heads);
+    for (int i = 0; i < kScores; ++i)
+        for (int which = 0; which < kKeyOperands; ++which) {
+            const int query = warp_row + lane / 4 + 8 * fragment_row(i);
+            const int key = lane % 4 * 2 + fragment_column(i);
+            visit_element(attention, arguments, place, min(query, attention.q_len - 1), 0,
+                          [&](const mod::At& element) {
+                              store_row_factor(
+                                  kRow, which < kRowKeyProducts
+                                            ? mod::TabulatedVectors::row_factor(element, which)
+                                            : 0);
+                              return 0;
+                          });
+            std::memcpy(memory_of_block,
+                        key_operands(attention, at, which) + kOperandFloats * (first_key + key),
+                        ForwardLayout::kAddendBytes);
+            for (int part = 0; part < 8; ++part)
+                scores[i] += bf16_at(kRow + 2 * part) * bf16_at(2 * part);
+        }
+}
 extern "C" bool is_bounded() { return Logits::kAreBounded; }
 extern "C" void run(const unsigned long long* words, const sm90::KernelArguments* attention,
                     int head, int warp_row, int tiles, const float* products, float* weights,
@@ -170,6 +194,9 @@ extern "C" void run(const unsigned long long* words, const sm90::KernelArguments
             if (kMultipliesSlope) add_slope(scores, *attention, arguments, place, lane);
             if (kMultipliesKeyAddend)
                 add_key_addends(scores, *attention, head, first_key, lane);
+            if (kRowKeyProducts > 0)
+                add_row_key_products(scores, *attention, arguments, place, head, warp_row,
+                                     first_key, lane);
             copy_tabulated(*attention, head, tile_row, first_key);
             logits.find_tabulated(0, warp_row - tile_row + lane / 4);
             logits.apply(scores, first_key);
@@ -211,7 +238,8 @@ void check(const Case& one, std::mt19937& random) {
         .adds_keys_alone = passes::adds_keys_alone(folded.mod, folded.parts),
         .adds_by_position = passes::adds_by_position(folded.mod, folded.parts),
         .can_start_with_distances = passes::can_start_with_distances(graph, folded.parts),
-        .can_multiply_slope = passes::can_multiply_slope(graph, folded.parts)};
+        .can_multiply_slope = passes::can_multiply_slope(folded.mod, folded.parts),
+        .row_key_products = static_cast<int>(folded.parts.products.size())};
     const plan::KernelConfig config =
         plan::candidates({.arch = 90,
                           .dtype = DType::bf16,
@@ -409,6 +437,10 @@ TEST_CASE("what is computed before for keys and distances adds up to the mod") {
         vectors + "score_mod = score * 2 + t[h, q_idx - kv_idx] * 0.5 + a[q_idx]\n"
                   "mask_mod = q_idx + 30 >= kv_idx",
         vectors + "score_mod = score * 0.5 + (kv_idx - q_idx) * 0.01 * t[h, 1] + a[q_idx]",
+        vectors + "score_mod = score + a[q_idx] * c[b, h, kv_idx]",
+        vectors + "score_mod = score * 2 - a[q_idx] * c[b, h, kv_idx] * t[h, 1] + a[q_idx] + "
+                  "t[h, q_idx] * c[b, 1, kv_idx] + c[b, h, kv_idx]\n"
+                  "mask_mod = q_idx + 30 >= kv_idx",
         vectors + "buffer k: i32[KV_LEN]\nbuffer f: u8[KV_LEN]\n"
                   "score_mod = (score if f[kv_idx] > 1 else score * 0.5) + "
                   "(t[h, q_idx] if k[kv_idx] == 3 else min(t[h, q_idx - kv_idx], score))",
@@ -464,7 +496,8 @@ TEST_CASE("what is added by key comes with the products, and rows have offsets")
           {"score + c[kv_idx] + 0.1 * (q_idx - kv_idx)", false, false},
           {"score + c[kv_idx] + abs(q_idx - kv_idx)", false, false},
           {"score + c[kv_idx] + bias[q_idx, kv_idx]", true, false},
-          {"score + c[kv_idx] + bias[q_idx, kv_idx] + c[q_idx]", false, false},
+          {"score + c[kv_idx] + bias[q_idx, kv_idx] + c[q_idx]", true, false},
+          {"score + c[kv_idx] + bias[q_idx, kv_idx] + c[h] * kv_idx", false, false},
           {"score + c[kv_idx] + sqrt(q_idx * kv_idx)", false, false},
           {"9 * tanh((score + c[kv_idx]) / 9)", false, false},
           {"score + 0.1 * q_idx + c[h]", false, true},
@@ -477,7 +510,13 @@ TEST_CASE("what is added by key comes with the products, and rows have offsets")
           {"score * c[q_idx] + c[h]", false, true},
           {"score * c[h]", false, true},
           {"score + kv_idx * 0.1", false, false},
-          {"score * c[kv_idx]", false, false}}) {
+          {"score * c[kv_idx]", false, false},
+          {"score - c[q_idx] * 2 * c[kv_idx] + c[q_idx] * sqrt(c[kv_idx])", false, true},
+          {"score + c[q_idx] * c[kv_idx] + c[kv_idx] + c[q_idx]", false, true},
+          {"score * c[h] + c[q_idx] * c[kv_idx]", false, false},
+          {"score + c[q_idx] * c[kv_idx] + bias[q_idx, kv_idx]", false, false},
+          {"score + tanh(c[q_idx] * c[kv_idx])", false, false},
+          {"9 * tanh((score + c[q_idx] * c[kv_idx]) / 9)", false, false}}) {
         CAPTURE(one.score);
         const auto mod = test::lower_text(
             "buffer c: f32[KV_LEN]\nbuffer bias: f32[Q_LEN, KV_LEN]\nscore_mod = " + one.score, 64,

@@ -33,6 +33,15 @@ void check_at(const passes::DecomposedMod& folded, const ir::Environment& at) {
                  part(folded, parts.row_addend, at, 0) + part(folded, parts.key_addend, at, 0) +
                  part(folded, parts.distance_addend, at, 0) +
                  part(folded, parts.element_addend, at, 0);
+    for (const passes::RowKeyProduct& product : parts.products) {
+        ir::Environment below = at, further = at;
+        below.q_idx += 5;
+        further.kv_idx += 3;
+        const double row = part(folded, product.row, at, 0), key = part(folded, product.key, at, 0);
+        CHECK(same(part(folded, product.row, further, 0), row));
+        CHECK(same(part(folded, product.key, below, 0), key));
+        sum += row * key;
+    }
     if (parts.cap != kNoNode) sum = part(folded, parts.cap, at, 0) * std::tanh(sum);
     const double want = ir::evaluate_real(folded.mod.program, folded.mod.score, at);
     CHECK(sum == doctest::Approx(want).epsilon(1e-5));
@@ -75,6 +84,9 @@ TEST_CASE("common mods are taken apart") {
          true, false},
         {"score + max(kv_idx - q_idx, 0) // 3 + (kv_idx % 7 + (kv_idx - q_idx) % 5 * 0.5)", false,
          false, true, true, false, false},
+        {"score - (sqrt(q_idx) + h) * 0.5 * log(1 + kv_idx) + sqrt(q_idx) * (kv_idx % 7) + "
+         "sqrt(kv_idx)",
+         false, false, false, false, false, false},
         {"20 * tanh(score / 20)", false, false, false, false, false, true},
         {"param c: f32 = -5.0\nscore_mod = tanh((score + kv_idx * 0.1) / c) * c", true, true, false,
          false, false, true},

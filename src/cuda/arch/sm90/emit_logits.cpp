@@ -70,7 +70,7 @@ std::string as_float(const Layout& layout, NodeId id, const std::string& text) {
         adds_keys_alone && !passes::can_divide_by_multiplier(mod.program.graph, parts);
     return {.is_affine = parts.found(),
             .is_product = adds_keys_alone || forward.sizes.starts_with_distances ||
-                          forward.sizes.multiplies_slope ||
+                          (forward.sizes.multiplies_slope && !has(parts.element_addend)) ||
                           passes::are_products(mod.program.graph, parts),
             .is_capped = has(parts.cap),
             .multiplier_is_one = passes::multiplies_by_one(mod.program.graph, parts),
@@ -122,6 +122,7 @@ std::string emit_sizes(const ::sm90::ForwardSizes& sizes) {
     constant.member("multiplies_index_2d_rows", sizes.multiplies_index_2d_rows);
     constant.member("multiplies_key_addend", sizes.multiplies_key_addend);
     constant.member("multiplies_slope", sizes.multiplies_slope);
+    constant.member("row_key_products", sizes.row_key_products);
     constant.member("kind_columns", sizes.kind_columns);
     constant.member("kind_copies", sizes.kind_copies);
     constant.member("pair_kinds", sizes.pair_kinds);
@@ -194,6 +195,7 @@ std::string emit_vectors(const Layout& layout, const passes::ScoreParts& parts,
     Policy policy("TabulatedVectors");
     policy.constant("kByKey", tabulated.keys);
     policy.constant("kMultipliesFirst", forward.sizes.multiplies_key_addend);
+    policy.constant("kRowFactors", forward.sizes.row_key_products);
     policy.constant("kByDistance", tabulated.distances);
     policy.constant("kDistanceCopies", distance_copies, 1);
     policy.constant("kDistancesComeFirst", forward.sizes.starts_with_distances);
@@ -203,6 +205,13 @@ std::string emit_vectors(const Layout& layout, const passes::ScoreParts& parts,
     policy.function(
         "float key_value(const At& at, int value)",
         values_of(layout, parts, parts.key_values, forward.sizes.multiplies_key_addend));
+    if (forward.sizes.row_key_products != 0) {
+        std::vector<NodeId> rows;
+        for (const passes::RowKeyProduct& product : parts.products)
+            rows.push_back(product.row);
+        policy.function("float row_factor(const At& at, int value)",
+                        values_of(layout, parts, rows));
+    }
     policy.function(
         "float distance_value(const At& at, int value)",
         values_of(layout, parts, parts.distance_values, forward.sizes.starts_with_distances));

@@ -89,6 +89,15 @@ std::string mma_qk(DType dtype, int head_dim, const plan::KernelConfig& config) 
                           of_queries, key_addends, of_keys) +
                 product(DType::bf16, 0, config.key_tile, "a", "1", "0, 0");
     }
+    // The same of products of rows and keys. The halves of a step's columns are two of these.
+    constexpr int kGroup = 8 * ::sm90::ForwardLayout::kAddendBytes / kUnitBytes;
+    if (sizes.row_key_products != 0) inputs += ", \"r\"(query_addends), \"r\"(key_addends)";
+    for (int step = 0; step < sizes.key_operands() / 2; ++step)
+        text += formatted("add.u32 x, %{0}, {1};\\nmov.b64 a, {{x, {4}}};\\n"
+                          "add.u32 y, %{2}, {3};\\nmov.b64 b, {{y, {4}}};\\n",
+                          query_addends, 2 * step * ::sm90::ForwardLayout::kOperandRows,
+                          key_addends, 2 * step * config.key_tile, kGroup) +
+                product(DType::bf16, 0, config.key_tile, "a", "1", "0, 0");
     return "template <bool kAdds>\n" +
            formatted("__device__ inline void mma_qk(float (&d)[{}], unsigned queries, "
                      "unsigned keys, unsigned query_addends, unsigned key_addends) {{\n",

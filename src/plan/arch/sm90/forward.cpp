@@ -109,10 +109,25 @@ bool is_wide(const KernelRequest& request) {
     return std::max(request.head_dim, request.head_dim_v) > 128;
 }
 
+// What comes with the products where accumulators start with what elements add.
+passes::BesideElements beside_elements(const KernelRequest& request, Reads reads) {
+    switch (reads) {
+    case Reads::plain: return request.terms.plain.beside_bias;
+    case Reads::from_aligned_tables: return request.terms.with_aligned_tables.beside;
+    case Reads::with_shifts: return request.terms.with_shifts.front().beside;
+    case Reads::by_index_2d:
+    case Reads::by_kinds:
+    case Reads::from_tables:
+    case Reads::beside_copies: break;
+    }
+    return {};
+}
+
 // Whether MMAs add what is added by key together with the products. Those of wide heads take so
-// long that nothing is gained, and tiles would be shorter.
+// long that nothing is gained where elements add nothing, and tiles would be shorter.
 bool multiplies_key_addend(const KernelRequest& request, Reads reads) {
-    return reads == Reads::plain && request.terms.plain.multiplies_key_addend && !is_wide(request);
+    if (reads != Reads::plain) return beside_elements(request, reads).keys;
+    return request.terms.plain.multiplies_key_addend && !is_wide(request);
 }
 // Whether the loop over keys is that of no score mod: products bring all that is added but for
 // rows, whose addends are offsets of exponents.
@@ -131,6 +146,13 @@ bool starts_at_highest(const KernelRequest& request, Reads reads) {
            request.sequences.scattered_in.empty();
 }
 
+// Whether MMAs add what grows from key to key together with the products.
+bool multiplies_slope(const KernelRequest& request, Reads reads) {
+    if (beside_elements(request, reads).starts) return beside_elements(request, reads).slope;
+    return request.terms.plain.can_multiply_slope && starts_at_highest(request, reads) &&
+           !is_wide(request);
+}
+
 // Whether accumulators start with a function of the distance. Reading it takes shared memory longer
 // than pairs for elements do, which is less than what elements save where products are short.
 bool starts_with_distances(const KernelRequest& request, Reads reads) {
@@ -143,6 +165,7 @@ bool starts_with_distances(const KernelRequest& request, Reads reads) {
 passes::TabulatedValues staged_values(const KernelRequest& request, Reads reads) {
     passes::TabulatedValues staged = tabulated_of(request, reads);
     staged.keys -= multiplies_key_addend(request, reads) ? 1 : 0;
+    if (reads == Reads::plain) staged.keys -= request.terms.plain.row_key_products;
     return staged;
 }
 
@@ -205,8 +228,8 @@ std::string why_no_kinds(const KernelRequest& request) {
         .index_2d_rows = adds_rows ? shape.key_tile / index_2d.width : 0,
         .multiplies_index_2d_rows = multiplies_index_2d_rows(request, shape, reads),
         .multiplies_key_addend = multiplies_key_addend(request, reads),
-        .multiplies_slope = request.terms.plain.can_multiply_slope &&
-                            starts_at_highest(request, reads) && !is_wide(request),
+        .multiplies_slope = multiplies_slope(request, reads),
+        .row_key_products = reads == Reads::plain ? request.terms.plain.row_key_products : 0,
         .copies_keys = reads == Reads::beside_copies,
         .kind_columns = adds_kinds && multiplies ? kind_columns(request.terms.by_kinds.count) : 0,
         .kind_copies =
@@ -381,8 +404,7 @@ ForwardSchedule with_ping_pong(const KernelRequest& request, ForwardSchedule sch
     const bool adds_to_products =
         starts_at_highest(request, reads) ||
         (reads == Reads::by_kinds && request.terms.by_kinds.are_added_alone) ||
-        (reads == Reads::from_aligned_tables &&
-         request.terms.with_aligned_tables.are_added_alone) ||
+        (reads == Reads::from_aligned_tables && request.terms.with_aligned_tables.beside.starts) ||
         starts_with_tables(request, reads) || adds_keys_alone(request, reads);
     const bool has_own_terms =
         reads == Reads::by_kinds || reads == Reads::from_aligned_tables || reads == Reads::plain;
@@ -494,6 +516,9 @@ KernelConfig configured(const KernelRequest& request, const ForwardSchedule& sch
                     (schedule.overlaps ? "products under the softmax" : "products in order");
     if (request.terms.by_kinds.count != 0) config.reason += of_kinds(request, sizes);
     if (sizes.multiplies_key_addend) config.reason += ", addends of keys as columns of products";
+    if (sizes.row_key_products != 0)
+        config.reason += formatted(", products of rows and keys as columns of products: {}",
+                                   sizes.row_key_products);
     if (sizes.starts_with_distances) config.reason += ", products added to functions of distance";
     if (sizes.multiplies_slope) config.reason += ", a slope as columns of products";
     if (stages_tables(reads)) {
@@ -554,7 +579,8 @@ bool suits_tables(const KernelRequest& request, const ForwardSchedule& shape) {
 
 bool suits_aligned_tables(const KernelRequest& request, const ForwardSchedule& shape) {
     // With tabulated values, three warpgroups are slower than two.
-    if (shape.consumers == 3 && request.terms.with_aligned_tables.tabulated.any()) return false;
+    if (shape.consumers == 3 && staged_values(request, Reads::from_aligned_tables).any())
+        return false;
     return aligned_step(request, shape) != 0 &&
            table_words(request, shape, Reads::from_aligned_tables) &&
            suits(request, shape, Reads::from_aligned_tables);

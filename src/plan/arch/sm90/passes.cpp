@@ -99,8 +99,7 @@ void add_tabulated(const Forward& forward, const passes::KeyKinds& kinds, PassPl
         tabulate.writes.push_back(kDistanceValues);
     }
     if (tabulated.keys > 0) {
-        const int floats =
-            forward.sizes.key_values + (forward.sizes.multiplies_key_addend ? kOperandFloats : 0);
+        const int floats = forward.sizes.key_values + kOperandFloats * forward.sizes.key_operands();
         pass.workspace.push_back({.region = kKeyValues,
                                   .elements = {{of_heads(kKeys, floats)}},
                                   .argument = argument(&::sm90::KernelArguments::key_values)});
