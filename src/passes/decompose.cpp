@@ -549,8 +549,8 @@ bool starts_with_elements(const Mod& mod, const ScoreParts& parts) {
                              (parts.aligns_tables && !parts.staged.tables.empty());
     const bool has_slope = parts.slope != kNoNode;
     // One more step of the products is for what keys add or for a slope. Beside aligned tables
-    // there are no registers for offsets that change with each tile; beside shifted reads, whose
-    // tiles are not visited in order, maxima take longer to find than elements do.
+    // there are no registers for offsets that change with each tile. Beside shifted reads maxima
+    // would have to be known first, which takes longer than adding the slope to elements.
     const bool has_step_for_slope =
         !has_slope || (parts.key_addend == kNoNode && !parts.aligns_tables &&
                        parts.shifted.empty() && mod.place[parts.slope] <= Place::head);
