@@ -109,8 +109,8 @@ bool are_products(const ir::Graph& graph, const ScoreParts& parts);
 // change their size much.
 bool can_divide_by_multiplier(const ir::Graph& graph, const ScoreParts& parts);
 // Whether accumulators can start with what elements add, from a dense bias, aligned tables or
-// shifted reads: beside it there are at most a number for the whole row, and what keys add or, but
-// for tables, a slope of the head.
+// shifted reads: beside it there are at most a number for the whole row, and what keys add or,
+// beside a dense bias, a slope of the head.
 bool starts_with_elements(const Mod& mod, const ScoreParts& parts);
 // Whether matrix products can bring what is added by key. Whether nothing else changes the score,
 // if they do, but a number for the whole row and a factor: one of the row, or of the head if keys

@@ -9,19 +9,22 @@ namespace flexc::runtime {
 
 namespace {
 
+constexpr std::uint64_t kAlignment = 16;
+
+// Whether so many elements end at aligned bytes. Strides may be negative; unsigned arithmetic tells
+// multiples of a power of two even so.
+bool is_aligned(const plan::CopiedBias& bias, std::uint64_t elements) {
+    return elements * bias.element_bytes % kAlignment == 0;
+}
+
 bool has_aligned_rows(const plan::CopiedBias& bias, const Call& call) {
-    constexpr std::uint64_t kAlignment = 16;
-    // Strides may be negative; unsigned arithmetic tells multiples of a power of two even so.
-    const auto is_aligned = [&](std::uint64_t elements) {
-        return elements * bias.element_bytes % kAlignment == 0;
-    };
     const auto [heads, keys] =
         std::pair(std::span(bias.strides).first(bias.strides.size() - 1), bias.strides.back());
     return call.words[bias.data] % kAlignment == 0 && call.words[keys] == 1 &&
-           is_aligned(static_cast<std::uint64_t>(call.attention.kv_len)) &&
-           is_aligned(static_cast<std::uint64_t>(call.attention.kv_offset)) &&
-           std::ranges::all_of(heads,
-                               [&](std::size_t word) { return is_aligned(call.words[word]); });
+           is_aligned(bias, static_cast<std::uint64_t>(call.attention.kv_len)) &&
+           is_aligned(bias, static_cast<std::uint64_t>(call.attention.kv_offset)) &&
+           std::ranges::all_of(
+               heads, [&](std::size_t word) { return is_aligned(bias, call.words[word]); });
 }
 
 } // namespace
@@ -38,6 +41,8 @@ std::optional<cuda::BiasLayout> rows_of(const plan::CopiedBias& bias, const Call
         step = word(bias.strides[dim]);
     }
     if (step <= 0 || word(bias.strides[keys]) != 1) return {};
+    // TMA faults where a box does not begin at aligned bytes.
+    if (!is_aligned(bias, static_cast<std::uint64_t>(call.attention.kv_offset))) return {};
     // Distance from the first element of the bias to the last: columns within a row, and rows.
     std::int64_t columns = 0, rows = 0;
     for (std::size_t dim = 0; dim <= keys; ++dim) {
@@ -45,10 +50,12 @@ std::optional<cuda::BiasLayout> rows_of(const plan::CopiedBias& bias, const Call
         const std::int64_t steps = word(bias.extents[dim]) - 1;
         if (stride < 0 || steps < 0) return {};
         if (steps == 0) continue;
-        if (stride % step == 0)
+        if (stride % step == 0) {
             rows += steps * (stride / step);
-        else
+        } else {
+            if (dim != keys && !is_aligned(bias, call.words[bias.strides[dim]])) return {};
             columns += steps * stride;
+        }
     }
     if (columns >= step) return {};
     return cuda::BiasLayout{.data = std::bit_cast<void*>(call.words[bias.data]),

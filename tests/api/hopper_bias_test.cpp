@@ -42,6 +42,20 @@ TEST_CASE("dense biases in any order of dimensions" * doctest::skip()) {
     }
 }
 
+// TMA loads boxes that begin at aligned bytes, and others would end with an illegal instruction.
+TEST_CASE("dense biases at offsets of keys" * doctest::skip()) {
+    for (const char* type : {"bf16", "f32"})
+        for (const int head_dim : {64, 128, 256})
+            for (const int offset : {3, 8, 20}) {
+                Case one = biased(type, "H, Q_LEN, KV_LEN", "h, q_idx, kv_idx");
+                one.head_dim = one.head_dim_v = head_dim;
+                one.kv_offset = offset;
+                one.kv_len = 520 - offset; // rows of the bias are aligned
+                one.forward_kernel = ForwardKernel::specialized;
+                check_on_gpu(one);
+            }
+}
+
 TEST_CASE("dense biases of any type" * doctest::skip()) {
     for (const char* type : {"bf16", "f16", "f32"})
         for (const int head_dim : {64, 80, 128, 192, 256}) {

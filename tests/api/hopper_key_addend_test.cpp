@@ -47,8 +47,6 @@ class RandomCases : public test::RandomChoices {
         for (std::size_t at; (at = one.text.find("c[KV]")) != std::string::npos;)
             one.text.replace(at, 5, read);
         test::draw_call(*this, one);
-        // Wider ones take a dense bias with aligned rows only.
-        if (one.text.find("bias[h") != std::string::npos) one.head_dim = std::min(one.head_dim, 192);
         return one;
     }
 

@@ -123,12 +123,6 @@ void add_tabulated(const Forward& forward, const passes::KeyKinds& kinds, PassPl
     pass.steps.push_back(std::move(tabulate));
 }
 
-// Whether a forward takes a dense bias only if its rows are aligned, so that TMA loads them: with heads
-// this wide, copying element by element may end with an illegal instruction (docs/lab/dense-bias.md).
-bool needs_aligned_bias(const Program& program) {
-    return std::max(program.options().head_dim, program.options().head_dim_v) > 192;
-}
-
 PassPlan forward(const Program& program, const KernelConfig& main) {
     PassPlan pass;
     pass.kernels = {main};
@@ -142,10 +136,8 @@ PassPlan forward(const Program& program, const KernelConfig& main) {
     pass.least_scale = divides ? 0x1p-20F : std::numeric_limits<float>::denorm_min();
     if (main.key_width != 0) pass.key_offset_step = main.key_width; // a row of the 2-D key index
     pass.small_buffers = small_buffers(program.mod());
-    if (const ir::NodeId read = program.decomposed(main).parts.bias_read; read != ir::kNoNode) {
+    if (const ir::NodeId read = program.decomposed(main).parts.bias_read; read != ir::kNoNode)
         pass.copied_biases = {copied_bias_of(program.decomposed(main).mod, read)};
-        if (needs_aligned_bias(program)) pass.tiled_biases = pass.copied_biases;
-    }
     if (forward.expands()) add_tabulated(forward, program.decomposed(main).parts.kinds, pass);
     Launch attend = launch(0, main, query_tiles(program, main.query_tile));
     attend.is_persistent = attend.has_queue = true;
