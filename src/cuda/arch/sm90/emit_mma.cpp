@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "plan/arch/sm90/sm90.h"
 #include "support/text.h"
 
 namespace flexc::cuda {
