@@ -422,10 +422,6 @@ DecomposedMod decomposed_parts(const Mod& mod, int key_width) {
     return decomposed;
 }
 
-} // namespace
-
-namespace {
-
 // Whether there is no cap, and nothing is added but by rows, keys, slopes, distances and elements.
 bool adds_few_terms(const ScoreParts& parts) {
     return parts.cap == kNoNode && !parts.kinds.found() && parts.quotient_addend == kNoNode &&

@@ -434,12 +434,11 @@ class LateSoftmax : public SoftmaxRows {
 };
 
 // Whether later blocks seldom have higher maxima: without a score mod, for what a 2-D key index,
-// tables, kinds of keys or shifted reads add, unless a slope does too, and where the keys with the
-// largest addends come first.
+// tables, kinds of keys or shifted reads add, and where the keys with the largest addends come
+// first.
 constexpr bool kMaximaSeldomRise =
     (mod::KeyIndex2d::kWidth > 0) || !mod::kHasScoreMod || mod::ForwardSchedule::kStartsAtHighest ||
-    kForm.is_product || (Logits::kStartsWithBias && !kMultipliesSlope &&
-                         (Logits::kStartsWithTables || kReadsShifts));
+    kForm.is_product || (Logits::kStartsWithBias && (Logits::kStartsWithTables || kReadsShifts));
 constexpr bool kLogitsAreExact = Logits::kFactorIsOne && !Logits::kHasOffset;
 using SoftmaxOfOutput = Select<Logits::kAreBounded, BoundedSoftmax,
                                Select<kMaximaSeldomRise, LateSoftmax,

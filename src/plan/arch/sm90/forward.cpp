@@ -148,7 +148,7 @@ bool starts_at_highest(const KernelRequest& request, Reads reads) {
 
 // Whether MMAs add what grows from key to key together with the products.
 bool multiplies_slope(const KernelRequest& request, Reads reads) {
-    if (beside_elements(request, reads).starts) return beside_elements(request, reads).slope;
+    if (const auto beside = beside_elements(request, reads); beside.starts) return beside.slope;
     return request.terms.plain.can_multiply_slope && starts_at_highest(request, reads) &&
            !is_wide(request);
 }
