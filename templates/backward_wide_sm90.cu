@@ -158,6 +158,10 @@ struct Consumer {
         constexpr int kThreadsOfBoth = 128 * kConsumers;
         const Corner corner{keys.b, keys.h_kv, warp_key(), 0};
         const unsigned rows = shared.base + 16 * warp * kRowBytes;
+        // P of the last tiles of queries is no longer read.
+        constexpr int kWarpBytes = 16 * kRowBytes;
+        static_assert(kLayout.query_gradient - kLayout.p >= 4 * kConsumers * kWarpBytes);
+        const unsigned own_rows = shared.base + kLayout.p + (4 * warpgroup + warp) * kWarpBytes;
         const bool dk_is_float = (attention.dk_flags & kOutputF32) != 0;
         const bool dv_is_float = (attention.dv_flags & kOutputF32) != 0;
         // Waits until the last MMAs of both warpgroups have read keys and values, which are
@@ -165,13 +169,13 @@ struct Consumer {
         synchronize(kLastMmaBarrier, kThreadsOfBoth);
         if (dv_is_float)
             store_floats(attention.dv, attention.dv_flags, corner, mod::kHeadDimV, attention.kv_len,
-                         ValueShare{warpgroup}, dv, 1);
+                         ValueShare{warpgroup}, dv, 1, own_rows);
         else
             write_rows<kValuePanels, kKeyPanel>(rows + kLayout.values, ValueShare{warpgroup}, dv,
                                                 1);
         if (dk_is_float)
             store_floats(attention.dk, attention.dk_flags, corner, mod::kHeadDim, attention.kv_len,
-                         KeyShare{warpgroup}, dk, attention.scale);
+                         KeyShare{warpgroup}, dk, attention.scale, own_rows);
         else
             write_rows<kPanels, kKeyPanel>(rows + kLayout.keys, KeyShare{warpgroup}, dk,
                                            attention.scale);

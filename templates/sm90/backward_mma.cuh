@@ -16,20 +16,27 @@ __device__ inline void issue_scores(Scores& scores, unsigned a, unsigned b) {
     constexpr int kBefore = kPanel == 0 ? 0 : (kPanelColumns - kPanelOfA) * 2;
     constexpr int kFromA = kA + kPanel * kKeyPanel + kBefore + kInside;
     constexpr int kFromB = kB + kPanel * kQueryPanel + kInside;
-    if constexpr (kStep == 0)
+    constexpr bool kIsPanel = kInside == 0 && 16 * (kStep + 3) < kColumns;
+    if constexpr (kIsPanel && kStep == 0)
+        P::template start_four<kFromA, kFromB, false>(scores, a, b);
+    else if constexpr (kIsPanel)
+        P::template add_four<kFromA, kFromB, false>(scores, a, b);
+    else if constexpr (kStep == 0)
         P::template start<kFromA, kFromB, false>(scores, a, b);
     else
         P::template add<kFromA, kFromB, false>(scores, a, b);
-    if constexpr (16 * (kStep + 1) < kColumns)
-        issue_scores<kA, kB, kColumns, kPanelOfA, kStep + 1>(scores, a, b);
+    constexpr int kNext = kStep + (kIsPanel ? 4 : 1);
+    if constexpr (16 * kNext < kColumns)
+        issue_scores<kA, kB, kColumns, kPanelOfA, kNext>(scores, a, b);
 }
 
 // Issues sums += fragments B, over the tile's queries.
 template <int kB, int kStep = 0, int kCount>
 __device__ inline void issue_sums(float (&sums)[kCount], const Fragments& fragments, unsigned b) {
-    FixedWgmma<mod::Element, 2 * kCount>::template add_registers<kB + kStep * 16 * kRowBytes>(
-        sums, fragments[kStep], b);
-    if constexpr (16 * (kStep + 1) < mod::kQueryTile) issue_sums<kB, kStep + 1>(sums, fragments, b);
+    static_assert(mod::kQueryTile % 64 == 0);
+    FixedWgmma<mod::Element, 2 * kCount>::template add_four_registers<kB + kStep * 16 * kRowBytes>(
+        sums, &fragments[kStep], b);
+    if constexpr (16 * (kStep + 4) < mod::kQueryTile) issue_sums<kB, kStep + 4>(sums, fragments, b);
 }
 
 // Stores a warp's fragments with a row for each query, in a panel of 64 keys.

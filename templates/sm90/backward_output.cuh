@@ -47,22 +47,46 @@ __device__ inline void store_rows(const TensorMap& map, Corner corner, unsigned 
     }
 }
 
-// Stores a warp's 16 rows as floats, or adds them, to a tensor of any strides.
+// Stores a warp's 16 rows as floats, or adds them, to a tensor of any strides. They go through
+// shared memory, 32 columns at a time, so that a loop can store them: written out for each
+// register, they would be a third of the kernel's text. memory: 16 rows of kRowBytes, the warp's
+// own.
 template <int kCount, typename Columns>
 __device__ inline void store_floats(const TensorArgument& tensor, unsigned flags, Corner corner,
                                     int column_count, int length, Columns columns,
-                                    const float (&sums)[kCount], float factor) {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    float* const plane = static_cast<float*>(tensor.data) + corner.batch * tensor.stride_b +
-                         corner.head * tensor.stride_h;
+                                    const float (&sums)[kCount], float factor, unsigned memory) {
+    constexpr int kGroups = kRowBytes / 32; // of eight columns, that fit in a row
+    const int lane = lane_again(); // or masks would spill in the loop over queries
+    const unsigned row_of_lane = memory + lane / 4 * kRowBytes + lane % 2 * 8;
+    const int rows = min(length - corner.row, 16);
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-        const int row = corner.row + lane / 4 + i / 2 % 2 * 8;
-        const int column = lane % 4 * 2 + columns.place(i / 4) * 8 + i % 2;
-        if (row >= length || column >= column_count) continue;
-        float* const to = plane + row * tensor.stride_s + column * tensor.stride_d;
-        *to = sums[i] * factor + (flags & kOutputAccumulate ? *to : 0);
+    for (int first = 0; first < kCount / 4; first += kGroups) {
+#pragma unroll
+        for (int group = first; group < min(first + kGroups, kCount / 4); ++group) {
+            // Chunks of 16 bytes are swizzled as rows of 16 bits are.
+            const int chunk = (group - first) * 2 + lane % 4 / 2;
+            const unsigned to = row_of_lane + (chunk ^ lane / 4) * 16;
+            store_shared(to, sums[4 * group], sums[4 * group + 1]);
+            store_shared(to + 8 * kRowBytes, sums[4 * group + 2], sums[4 * group + 3]);
+        }
+        __syncwarp();
+        const int group = first + lane / 8;
+        const int column = columns.place(group) * 8 + lane % 8;
+        if (group < kCount / 4 && column < column_count) {
+            float* to = static_cast<float*>(tensor.data) + corner.batch * tensor.stride_b +
+                        corner.head * tensor.stride_h + corner.row * tensor.stride_s +
+                        column * tensor.stride_d;
+#pragma unroll 1
+            for (int row = 0; row < rows; ++row, to += tensor.stride_s) {
+                const unsigned from =
+                    memory + row * kRowBytes + (lane / 4 ^ row % 8) * 16 + lane % 4 * 4;
+                const float sum = __uint_as_float(load_shared_word(from));
+                *to = sum * factor + (flags & kOutputAccumulate ? *to : 0);
+            }
+        }
+        __syncwarp();
     }
+    publish_shared();
 }
 
 // Writes one warp's dk and dv from registers. In a persistent kernel another thread stores them to
@@ -109,7 +133,7 @@ struct WarpOutput {
         const bool is_float = (flags & kOutputF32) != 0;
         if (is_float)
             store_floats(tensor, flags, corner, kColumns, keys.end_row(attention), EveryColumn{},
-                         sums, factor);
+                         sums, factor, memory);
         else
             write_rows<panels(kColumns), kPanelBytes>(memory, EveryColumn{}, sums, factor);
         __syncwarp();

@@ -17,14 +17,15 @@ template <int kCount = mod::kKeyTile, int kStep = 0>
 __device__ inline void issue_query_gradient(RowBlockGradient& dq, unsigned d_scores,
                                             unsigned keys) {
     using P = FixedWgmma<mod::Element, kPieceColumns>;
-    constexpr int kFromA = kLayout.d_scores + kStep / 4 * kQueryPanel + kStep % 4 * 32;
+    static_assert(kCount % 64 == 0);
+    constexpr int kFromA = kLayout.d_scores + kStep / 4 * kQueryPanel;
     constexpr int kFromB = kLayout.keys + kStep * 16 * kRowBytes;
     if constexpr (kStep == 0)
-        P::template start<kFromA, kFromB, true>(dq, d_scores, keys);
+        P::template start_four<kFromA, kFromB, true>(dq, d_scores, keys);
     else
-        P::template add<kFromA, kFromB, true>(dq, d_scores, keys);
-    if constexpr (16 * (kStep + 1) < kCount)
-        issue_query_gradient<kCount, kStep + 1>(dq, d_scores, keys);
+        P::template add_four<kFromA, kFromB, true>(dq, d_scores, keys);
+    if constexpr (16 * (kStep + 4) < kCount)
+        issue_query_gradient<kCount, kStep + 4>(dq, d_scores, keys);
 }
 
 struct QueryPiece {
