@@ -12,6 +12,10 @@ __device__ inline float max_nan(float x, float y) {
     asm("max.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
     return z;
 }
+// Asks for a line of global memory to be in the L2 cache.
+__device__ inline void prefetch_line(const void* of) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(of));
+}
 // Adds to four adjacent floats in global memory, each atomically.
 __device__ inline void add_four(float* to, float x, float y, float z, float w) {
     asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(x), "f"(y), "f"(z),

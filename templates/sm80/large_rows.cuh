@@ -8,8 +8,9 @@
 
 namespace sm80 {
 
-// 16 queries of one head, 8 keys at a time, loaded directly from global memory, as few rows need
-// it.
+// 16 queries of one head, some groups of 8 keys at a time, loaded directly from global memory, as
+// few rows need it. Where a few rows of a call do, few warps run: what they load must be under way
+// together.
 class LargeRows {
   public:
     static constexpr int kRows = 16, kWarps = kReferenceRows / 32;
@@ -60,7 +61,11 @@ class LargeRows {
     }
 
   private:
-    // Goes over the warp's share of the keys: every kParts-th group of 8. visit_row(r, maximum,
+    static constexpr int kGroups = 4, kKeys = 8 * kGroups;
+    // Products of two rows and two keys of each group, as MMAs leave them.
+    using Products = float[kGroups][4];
+
+    // Goes over the warp's share of the keys: kKeys of every kParts * kKeys. visit_row(r, maximum,
     // sum) is called in all lanes.
     template <int kParts, typename VisitRow> __device__ void measure(int part, VisitRow visit_row) {
         const Positions seen =
@@ -68,9 +73,10 @@ class LargeRows {
         const int last = min(seen.last, length_.keys() - 1);
         const bool has_words = has_whole_words();
 #pragma unroll 1
-        for (int first = max(seen.first, 0) / 8 * 8 + 8 * part; first <= last;
-             first += 8 * kParts) {
-            float products[4] = {0, 0, 0, 0};
+        for (int first = max(seen.first, 0) / 8 * 8 + kKeys * part; first <= last;
+             first += kKeys * kParts) {
+            prefetch_keys(first + kKeys * kParts);
+            Products products = {};
             if (has_words)
                 multiply_keys<true>(products, first);
             else
@@ -124,11 +130,20 @@ class LargeRows {
         }
     }
 
+    // Asks for the keys of a step to come, one for each lane.
+    __device__ void prefetch_keys(int first_key) const {
+        static_assert(kKeys == 32);
+        constexpr int kLine = 128 / static_cast<int>(sizeof(mod::Element)); // columns
+        const int key = min(first_key + lane_index(), length_.keys() - 1);
+#pragma unroll
+        for (int column = 0; column < mod::kHeadDim; column += kLine)
+            prefetch_line(keys_.at(key, column));
+    }
+
     template <bool kHasWholeWords>
-    __device__ void multiply_keys(float (&products)[4], int first_key) const {
+    __device__ void multiply_keys(Products& products, int first_key) const {
         constexpr int kWord = 4 / static_cast<int>(sizeof(mod::Element)); // columns
         constexpr int kStep = kStepK<mod::Element>;
-        const int key = min(first_key + lane_index() / 4, length_.keys() - 1);
         constexpr int kAtOnce = kHasWholeWords ? 4 : 1; // steps whose loads wait together
 #pragma unroll kAtOnce
         for (int step = 0; step < mod::kHeadDim; step += kStep) {
@@ -139,30 +154,50 @@ class LargeRows {
                 words[i] = word<kHasWholeWords>(queries_, min(row(i % 2), length_.queries() - 1),
                                                 column + i / 2 * (kStep / 2));
             OperandA<mod::Element> a;
-            OperandB<mod::Element> b;
             operand_from(a, words);
-            operand_from(b, word<kHasWholeWords>(keys_, key, column),
-                         word<kHasWholeWords>(keys_, key, column + kStep / 2));
-            multiply(products, a, b);
+#pragma unroll
+            for (int group = 0; group < kGroups; ++group) {
+                const int key = min(first_key + 8 * group + lane_index() / 4, length_.keys() - 1);
+                OperandB<mod::Element> b;
+                operand_from(b, word<kHasWholeWords>(keys_, key, column),
+                             word<kHasWholeWords>(keys_, key, column + kStep / 2));
+                multiply(products[group], a, b);
+            }
         }
     }
 
-    __device__ void add_keys(const float (&products)[4], int first_key) {
+    // Adds the keys of one step, whose products become scores.
+    __device__ void add_keys(Products& products, int first_key) {
+        float maximum[2] = {maximum_[0], maximum_[1]};
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const int r = i / 2, position = first_key + lane_index() % 4 * 2 + i % 2;
-            const int kv = length_.kv_idx(position);
-            const mod::Column column = mod::at_column(arguments_, place_.launch, place_.head,
-                                                      place_.b, place_.h, place_.h_kv, kv);
-            const mod::At at{arguments_, place_.launch, place_.head, values_[r], column,
-                             place_.b,   place_.h,      place_.h_kv, q_[r],      kv};
-            if (position >= length_.keys() || !mod::visible(at)) continue;
-            const float score = mod::kHasScoreMod ? mod::score(at, products[i] * attention_.scale)
-                                                  : products[i] * sign();
-            const float before = maximum_[r];
-            maximum_[r] = fmaxf(before, score);
-            sum_[r] = sum_[r] * relative(before, maximum_[r]) + relative(score, maximum_[r]);
+        for (int group = 0; group < kGroups; ++group)
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const int key = first_key + 8 * group + lane_index() % 4 * 2 + i % 2;
+                float& score = products[group][i];
+                score = score_of(score, i / 2, key);
+                maximum[i / 2] = fmaxf(maximum[i / 2], score);
+            }
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            sum_[r] *= relative(maximum_[r], maximum[r]);
+            maximum_[r] = maximum[r];
         }
+#pragma unroll
+        for (int group = 0; group < kGroups; ++group)
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+                sum_[i / 2] += relative(products[group][i], maximum[i / 2]);
+    }
+    // The score of the thread's row r and a key; -inf if it is hidden.
+    __device__ float score_of(float product, int r, int key) const {
+        const int kv = length_.kv_idx(key);
+        const mod::Column column = mod::at_column(arguments_, place_.launch, place_.head, place_.b,
+                                                  place_.h, place_.h_kv, kv);
+        const mod::At at{arguments_, place_.launch, place_.head, values_[r], column,
+                         place_.b,   place_.h,      place_.h_kv, q_[r],      kv};
+        if (key >= length_.keys() || !mod::visible(at)) return negative_infinity();
+        return mod::kHasScoreMod ? mod::score(at, product * attention_.scale) : product * sign();
     }
 
     // The sign that makes products compare as their scores do.

@@ -12,8 +12,9 @@
 #include "sm80/tile_order.cuh"
 #include "sm80/workspace.cuh"
 
-// Each block computes kReferenceRows rows of one head, one row a thread.
-extern "C" __global__ void __launch_bounds__(kReferenceRows)
+// Each block computes kReferenceRows rows of one head, one row a thread. Most rows are usual, whose
+// blocks only wait for memory: registers must leave room for several on a multiprocessor.
+extern "C" __global__ void __launch_bounds__(kReferenceRows, 5)
     flexc_backward_references(const __grid_constant__ AttentionArguments attention,
                               const __grid_constant__ mod::Arguments arguments) {
     let_next_start();
