@@ -14,7 +14,7 @@
 
 // Each block computes kReferenceRows rows of one head, one row a thread. Most rows are usual, whose
 // blocks only wait for memory: registers must leave room for several on a multiprocessor.
-extern "C" __global__ void __launch_bounds__(kReferenceRows, 5)
+extern "C" __global__ void __launch_bounds__(kReferenceRows, 4)
     flexc_backward_references(const __grid_constant__ AttentionArguments attention,
                               const __grid_constant__ mod::Arguments arguments) {
     let_next_start();
