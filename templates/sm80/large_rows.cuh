@@ -8,10 +8,11 @@
 
 namespace sm80 {
 
-// 16 queries of one head, some groups of 8 keys at a time, loaded directly from global memory, as
-// few rows need it. Where a few rows of a call do, few warps run: what they load must be under way
-// together.
-class LargeRows {
+// 16 queries of one head, loaded directly from global memory, as few rows need it. A step goes over
+// kGroups groups of 8 keys. Where only a few rows of a call need it, few warps run, so that what
+// they load must be under way together: then it is four. A kernel that does other work too has no
+// registers for more than one.
+template <int kGroups> class LargeRows {
   public:
     static constexpr int kRows = 16, kWarps = kReferenceRows / 32;
     // Each warp's maximum and sum for each row, over its share of the keys.
@@ -61,7 +62,7 @@ class LargeRows {
     }
 
   private:
-    static constexpr int kGroups = 4, kKeys = 8 * kGroups;
+    static constexpr int kKeys = 8 * kGroups;
     // Products of two rows and two keys of each group, as MMAs leave them.
     using Products = float[kGroups][4];
 
@@ -75,7 +76,7 @@ class LargeRows {
 #pragma unroll 1
         for (int first = max(seen.first, 0) / 8 * 8 + kKeys * part; first <= last;
              first += kKeys * kParts) {
-            prefetch_keys(first + kKeys * kParts);
+            if constexpr (kKeys == 32) prefetch_keys(first + kKeys * kParts);
             Products products = {};
             if (has_words)
                 multiply_keys<true>(products, first);

@@ -63,7 +63,7 @@ __device__ __noinline__ void store_references(const KernelArguments& attention,
                                               const mod::Arguments& arguments,
                                               SharedRowStatistics statistics, int b, int h,
                                               int first_row, unsigned large) {
-    LargeRows(attention, arguments, b * attention.heads + h, first_row)
+    LargeRows<1>(attention, arguments, b * attention.heads + h, first_row)
         .find([&](int row, float reference, float lse_log2) {
             if (large >> (row - first_row) & 1)
                 statistics.store_reference(row, reference_score(attention, reference),

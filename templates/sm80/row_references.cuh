@@ -36,16 +36,17 @@ extern "C" __global__ void __launch_bounds__(kReferenceRows, 4)
     const bool tile_has_large = __syncthreads_or(is_large_lse(lse));
     store(row, 0, row_lse_log2(lse == negative_infinity() ? -lse : lse * kLog2E, tile_has_large));
     if (!tile_has_large) return;
-    __shared__ unsigned large_of_warps[sm80::LargeRows::kWarps];
-    __shared__ sm80::LargeRows::Parts parts;
+    using LargeRows = sm80::LargeRows<4>;
+    __shared__ unsigned large_of_warps[LargeRows::kWarps];
+    __shared__ LargeRows::Parts parts;
     const unsigned large_of_warp = __ballot_sync(0xffffffffu, is_large_lse(lse));
     if (threadIdx.x % 32 == 0) large_of_warps[threadIdx.x / 32] = large_of_warp;
     __syncthreads();
 #pragma unroll 1
-    for (int first = 0; first < kReferenceRows; first += sm80::LargeRows::kRows) {
+    for (int first = 0; first < kReferenceRows; first += LargeRows::kRows) {
         const unsigned large = large_of_warps[first / 32] >> first % 32;
         if ((large & 0xffff) == 0) continue;
-        sm80::LargeRows(attention, arguments, block.head, first_row + first)
+        LargeRows(attention, arguments, block.head, first_row + first)
             .find(parts, [&](int found, float reference, float lse_log2) {
                 if (large >> (found - first_row - first) & 1)
                     store(found, reference, row_lse_log2(lse_log2, true));
