@@ -109,6 +109,24 @@ TEST_CASE("scores of any finite size, by generic kernels, on Hopper" * doctest::
             }
 }
 
+// Rows that are measured again, of widths whose words or steps of products end past a row.
+TEST_CASE("rows of large lse at odd widths, on Hopper" * doctest::skip()) {
+    constexpr const char* kOfRows[] = {
+        "score_mod = score + 9000.0",
+        "score_mod = score - 9000.0 * (q_idx % 3)\nmask_mod = q_idx + 40 >= kv_idx",
+        "buffer a: f32[H] grad\nscore_mod = score + 64 * a[h] * (kv_idx - q_idx)",
+    };
+    for (const char* text : kOfRows)
+        for (const DType dtype : {DType::f32, DType::f16, DType::bf16})
+            for (const int head_dim : {33, 80, 250}) {
+                Case one = sized(text, dtype, head_dim);
+                one.kv_len = 301 + head_dim;
+                one.strided = head_dim == 80;
+                one.deterministic = head_dim == 33;
+                test::check_on_gpu(one);
+            }
+}
+
 TEST_CASE("additive masks in buffers, on Hopper" * doctest::skip()) {
     for (const int head_dim : {64, 128}) {
         test::check_on_hopper(masked_by_bias(DType::bf16, head_dim, "f32", kLeastFloat));
