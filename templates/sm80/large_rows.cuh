@@ -145,7 +145,9 @@ template <int kGroups> class LargeRows {
     __device__ void multiply_keys(Products& products, int first_key) const {
         constexpr int kWord = 4 / static_cast<int>(sizeof(mod::Element)); // columns
         constexpr int kStep = kStepK<mod::Element>;
-        constexpr int kAtOnce = kHasWholeWords ? 4 : 1; // steps whose loads wait together
+        // Steps whose loads wait together, as far as registers reach.
+        constexpr bool kIsNarrow = sizeof(mod::Element) == 2;
+        constexpr int kAtOnce = !kHasWholeWords ? 1 : kGroups == 1 ? 4 : kIsNarrow ? 2 : 1;
 #pragma unroll kAtOnce
         for (int step = 0; step < mod::kHeadDim; step += kStep) {
             const int column = step + lane_index() % 4 * kWord;
