@@ -102,7 +102,7 @@ class Emitter {
             config_.kind == plan::KernelKind::forward || is_backward(config_.kind);
         const bool is_rough =
             computes_weights && !plan::is_generic(config_) && options_.dtype == DType::bf16;
-        return is_rough ? passes::Precision::rough : passes::Precision::fast;
+        return is_rough ? passes::Precision::rough : passes::Precision::flushed;
     }
     // Whether the kernel depends on the program. Kernels that only loop over rows do not, unless
     // they have gradients of rows or sinks, so that all programs share them.

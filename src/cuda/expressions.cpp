@@ -36,11 +36,13 @@ std::string_view spelling(Op op, Precision precision) {
         if (op == Op::sigmoid) return "flexc_rough_sigmoid($x)";
         if (op == Op::erf) return "flexc_rough_erf($x)";
     }
+    if (precision >= Precision::flushed && op == Op::sqrt) return "sqrt_flushed($x)";
     if (precision != Precision::exact) {
         if (op == Op::fdiv) return "flexc_fast_divide($x, $y)";
         if (op == Op::exp) return "flexc_fast_exp($x)";
         if (op == Op::sigmoid) return "flexc_fast_sigmoid($x)";
         if (op == Op::softplus) return "flexc_fast_softplus($x)";
+        if (op == Op::sqrt) return "sqrt_fast($x)";
     }
     return ir::info(op).cuda;
 }

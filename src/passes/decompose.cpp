@@ -249,14 +249,13 @@ ir::NodeId find_bias_read(const Mod& mod, NodeId addend) {
     return kNoNode;
 }
 
-// Limit on vectors by key, and on vectors by distance: each takes shared memory, and a load for
-// every element.
-constexpr std::size_t kMostValues = 3;
+// Limit on vectors by distance: each takes shared memory, and a load for every element.
+constexpr std::size_t kMostByDistance = 3;
 
 class ExpandedFinder {
   public:
-    ExpandedFinder(const Mod& mod, ScoreParts& parts)
-        : mod_(mod), parts_(parts), seen_(mod.program.graph.size()) {}
+    ExpandedFinder(const Mod& mod, ScoreParts& parts, std::size_t most_by_key)
+        : mod_(mod), parts_(parts), most_by_key_(most_by_key), seen_(mod.program.graph.size()) {}
 
     void visit(NodeId id) {
         // Values that change with the counter of a sum are computed in its loop.
@@ -265,9 +264,9 @@ class ExpandedFinder {
         const Dependence uses = mod_.dependence[id];
         if (!uses.has(Dependence::kv)) return;
         if (!uses.has(Dependence::q) && !uses.has(Dependence::score))
-            take(id, parts_.key_values);
+            take(id, parts_.key_values, most_by_key_);
         else if (mod_.of_distance[id])
-            take(id, parts_.distance_values);
+            take(id, parts_.distance_values, kMostByDistance);
         else
             visit_operands(id);
     }
@@ -303,8 +302,8 @@ class ExpandedFinder {
         }
         return read;
     }
-    void take(NodeId id, std::vector<NodeId>& values) const {
-        if (values.size() < kMostValues && fits_word(id) && is_dear(id)) values.push_back(id);
+    void take(NodeId id, std::vector<NodeId>& values, std::size_t most) const {
+        if (values.size() < most && fits_word(id) && is_dear(id)) values.push_back(id);
     }
     bool fits_word(NodeId id) const {
         const ir::Node& node = mod_.program.graph[id];
@@ -327,6 +326,7 @@ class ExpandedFinder {
 
     const Mod& mod_;
     ScoreParts& parts_;
+    const std::size_t most_by_key_;
     std::vector<bool> seen_;
 };
 
@@ -402,13 +402,13 @@ class ProductFinder {
 };
 
 // Fills key_values and distance_values from the other parts.
-void find_expanded(const Mod& mod, ScoreParts& parts) {
+void find_expanded(const Mod& mod, ScoreParts& parts, std::size_t most_by_key = kFewByKey) {
     for (const RowKeyProduct& product : parts.products)
         parts.key_values.push_back(product.key);
     if (parts.key_addend != kNoNode) parts.key_values = {parts.key_addend};
     if (parts.distance_addend != kNoNode) parts.distance_values = {parts.distance_addend};
     const NodeId whole = of_elements(mod, parts);
-    if (whole != kNoNode) ExpandedFinder(mod, parts).visit(whole);
+    if (whole != kNoNode) ExpandedFinder(mod, parts, most_by_key).visit(whole);
 }
 
 // Finds all parts except the values that are computed before the kernel.
@@ -451,11 +451,11 @@ void find_products(Mod& mod, ScoreParts& parts) {
 
 } // namespace
 
-DecomposedMod decompose_score(const Mod& mod, int key_width) {
+DecomposedMod decompose_score(const Mod& mod, int key_width, std::size_t most_by_key) {
     DecomposedMod decomposed = decomposed_parts(mod, key_width);
     if (!mod.program.is_dense()) return decomposed;
     if (key_width == 0) find_products(decomposed.mod, decomposed.parts);
-    find_expanded(decomposed.mod, decomposed.parts);
+    find_expanded(decomposed.mod, decomposed.parts, most_by_key);
     return decomposed;
 }
 

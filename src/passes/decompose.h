@@ -2,6 +2,7 @@
 // or distance, and fold others into the exponent of the softmax.
 #pragma once
 
+#include <cstddef>
 #include <vector>
 
 #include "passes/key_kinds.h"
@@ -83,10 +84,15 @@ struct DecomposedMod {
 // Limit on these products: two take a step of the matrix products.
 inline constexpr std::size_t kMostRowKeyProducts = 4;
 
+// Limits on vectors by key. Each takes shared memory, a load for both rows of a thread, and
+// registers; kernels that need these for something else have few.
+inline constexpr std::size_t kMostByKey = 8, kFewByKey = 3;
+
 // Finds no parts if the score enters in another way, or not at all. key_width: of the 2-D key
 // index, 0 for none; without one, elements that add nothing but products of rows and keys add
-// nothing.
-DecomposedMod decompose_score(const Mod& mod, int key_width = 0);
+// nothing. most_by_key: of the vectors.
+DecomposedMod decompose_score(const Mod& mod, int key_width = 0,
+                              std::size_t most_by_key = kMostByKey);
 // For kernels that keep tables in shared memory: the part of an address that depends on the key is
 // tabulated rather than an index. copies_indices: a dense tensor of indices may be copied by tiles.
 DecomposedMod decompose_score_with_tables(const Mod& mod, bool copies_indices = true);

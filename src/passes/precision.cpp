@@ -29,6 +29,9 @@ bool is_step(Op op) {
     }
 }
 
+// Whether an operand's absolute error becomes a relative error of about the same size.
+bool is_power_of_constant(Op op) { return op == Op::exp || op == Op::exp2; }
+
 // Whether an operand's absolute error becomes an absolute error of about the same size.
 bool keeps_error(Op op, std::size_t operand) {
     switch (op) {
@@ -68,8 +71,17 @@ double gain_of(const ir::Graph& graph, const ir::Node& user, std::size_t operand
     }
 }
 
-// Gain of an absolute error up to which a rough sigmoid is precise enough.
-constexpr double kMostGain = 64;
+// Gains of an absolute error up to which a rough sigmoid, and a flushed root, are precise enough: a
+// flushed root is off by less than 2^-63.
+constexpr double kMostGain = 64, kMostGainOfRoot = 0x1p40;
+
+// Returns the precision that a node of precision `own` tolerates in an operand.
+Precision tolerated(Op op, std::size_t operand, Precision own) {
+    if (is_step(op)) return Precision::exact;
+    if (keeps_error(op, operand)) return own;
+    if (is_power_of_constant(op) && own != Precision::exact) return Precision::flushed;
+    return std::min(own, Precision::fast);
+}
 
 } // namespace
 
@@ -80,16 +92,15 @@ std::vector<Precision> precisions(const Mod& mod, Precision most) {
     // Visit users before their operands.
     for (NodeId id = graph.size(); id-- > 0;) {
         const ir::Node& node = graph[id];
-        if (mod.place[id] != Place::element || (node.op == Op::sigmoid && gain[id] > kMostGain))
+        const bool is_magnified = (node.op == Op::sigmoid && gain[id] > kMostGain) ||
+                                  (node.op == Op::sqrt && gain[id] > kMostGainOfRoot);
+        if (mod.place[id] != Place::element || is_magnified)
             found[id] = std::min(found[id], Precision::fast);
         for (std::size_t i = 0; i < node.operands.size(); ++i) {
             const NodeId operand = node.operands[i];
-            const Precision bears = is_step(node.op) ? Precision::exact
-                                    : keeps_error(node.op, i)
-                                        ? found[id]
-                                        : std::min(found[id], Precision::fast);
-            found[operand] = std::min(found[operand], bears);
-            gain[operand] = std::max(gain[operand], gain[id] * gain_of(graph, node, i));
+            found[operand] = std::min(found[operand], tolerated(node.op, i, found[id]));
+            const double of_user = is_power_of_constant(node.op) ? 1 : gain[id];
+            gain[operand] = std::max(gain[operand], of_user * gain_of(graph, node, i));
         }
     }
     return found;

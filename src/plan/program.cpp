@@ -42,6 +42,13 @@ int backward_bias_bytes(const passes::Mod& mod) {
     return bytes_of_read(mod, passes::dense_bias_of_score(mod));
 }
 
+// Returns the most vectors by key that elements read. Wide outputs leave registers for few.
+std::size_t most_by_key(const CompileOptions& options) {
+    constexpr int kWidest = 128;
+    return std::max(options.head_dim, options.head_dim_v) <= kWidest ? passes::kMostByKey
+                                                                     : passes::kFewByKey;
+}
+
 std::vector<passes::DecomposedMod> with_ever_fewer_shifts(const passes::Mod& mod) {
     std::vector<passes::DecomposedMod> result;
     std::size_t most = passes::kMostShiftedReads;
@@ -177,7 +184,7 @@ BufferGradients buffer_gradients(const passes::Mod& mod) {
 
 Program::Program(passes::Mod mod, CompileOptions options, Target target)
     : mod_(std::move(mod)), options_(std::move(options)), target_(std::move(target)),
-      decomposed_(passes::decompose_score(mod_)),
+      decomposed_(passes::decompose_score(mod_, 0, most_by_key(options_))),
       // Kernels that copy dense biases cannot follow block masks.
       decomposed_with_tables_(
           passes::decompose_score_with_tables(mod_, !needs_block_mask_of(mod_))),
@@ -187,7 +194,7 @@ Program::Program(passes::Mod mod, CompileOptions options, Target target)
       key_index_2d_(passes::key_index_2d(mod_, decomposed_.parts)),
       needs_block_mask_(needs_block_mask_of(mod_)) {
     if (key_index_2d_.width != 0)
-        decomposed_by_index_2d_ = passes::decompose_score(mod_, key_index_2d_.width);
+        decomposed_by_index_2d_ = passes::decompose_score(mod_, key_index_2d_.width, passes::kFewByKey);
     const KernelRequest common = common_request();
     forward_ = forward_request(common);
     backward_ = backward_request(common);
@@ -209,8 +216,9 @@ KernelRequest Program::common_request() const {
     request.sequences.has_entry_scales = options_.kv_dtype && !keys.is_in_order;
     request.mask.has_block_mask = needs_block_mask_;
     request.mask.has_window = !mod_.band.low.empty() && !mod_.band.high.empty();
-    request.work.of_score = score_work(
-        mod_, options_.dtype == DType::bf16 ? passes::Precision::rough : passes::Precision::fast);
+    request.work.of_score =
+        score_work(mod_, options_.dtype == DType::bf16 ? passes::Precision::rough
+                                                       : passes::Precision::flushed);
     request.reports_out_of_range = options_.report_out_of_range;
     request.deterministic = options_.deterministic;
     request.shared_value = passes::shared_value(mod_);

@@ -48,6 +48,18 @@ __device__ inline float log2_flushed(float x) {
     asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
+// Relative error below 2^-22. sqrtf() branches for each element.
+__device__ inline float sqrt_fast(float x) {
+    float y;
+    asm("sqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+// The same, but subnormal numbers are treated as zeros.
+__device__ inline float sqrt_flushed(float x) {
+    float y;
+    asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
 __device__ inline float rsqrt_flushed(float x) {
     float y;
     asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

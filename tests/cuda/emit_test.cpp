@@ -170,6 +170,32 @@ TEST_CASE("tanh and what is made of it are rough where the error stays small") {
     CHECK(has(forward("score + tanh(q_idx * 0.1)"), "flexc_tanh("));
 }
 
+TEST_CASE("roots of small numbers are 0 where that cannot be seen in the score") {
+    const auto forward = [](const std::string& score, DType dtype = DType::bf16) {
+        return text_of("buffer x: f32[KV_LEN]\nbuffer c: f32[H]\nscore_mod = " + score,
+                       plan::KernelKind::forward, dtype);
+    };
+    const std::string root = "sqrt((x[q_idx] - x[kv_idx]) ** 2)";
+    for (const std::string& text :
+         {"score - c[h] * " + root, "score * exp(-" + root + " / c[h])",
+          "score / exp2(" + root + ")", "score - tanh(min(" + root + ", c[h]))",
+          "log(exp(" + root + ") + 1) + score"}) {
+        CAPTURE(text);
+        CHECK(has(forward(text), "sqrt_flushed("));
+        CHECK(has(forward(text, DType::f16), "sqrt_flushed("));
+        CHECK(has(forward(text, DType::f32), "sqrtf("));
+    }
+    // Divisors, logarithms, large factors, and what is not computed for each element.
+    for (const std::string& text :
+         {"score / " + root, "score + log(" + root + ")", "score + 1e20 * " + root,
+          std::string("score + sqrt(x[q_idx]) * kv_idx")}) {
+        CAPTURE(text);
+        CHECK(has(forward(text), "sqrt_fast("));
+        CHECK(!has(forward(text), "sqrt_flushed("));
+    }
+    CHECK(has(forward("score + floor(" + root + ")"), "sqrtf("));
+}
+
 TEST_CASE("names that CUDA or the text itself uses do no harm") {
     for (const char* buffer : {"float", "__global__", "at", "mod", "sizeof", "score_data"}) {
         const std::string text =

@@ -61,7 +61,8 @@ API_SECTIONS = [
     ("tables-generic", "generic", False, False, ["-tse=hopper", "-sf=*/table_test.cpp"]),
     ("kinds", "specialized", True, False, ["-ts=hopper", "-sf=*/hopper_key_kinds_test.cpp"]),
     ("keys", "specialized", True, False,
-     ["-ts=hopper", "-sf=*/hopper_key_addend_test.cpp,*/hopper_factor_test.cpp,*/hopper_beside_elements_test.cpp"]),
+     ["-ts=hopper", "-sf=*/hopper_key_addend_test.cpp,*/hopper_factor_test.cpp,*/hopper_beside_elements_test.cpp,"
+      "*/hopper_points_test.cpp"]),
     ("distances", "specialized", True, False,
      ["-ts=hopper", "-sf=*/hopper_distance_test.cpp,*/hopper_key_order_test.cpp"]),
     ("shifts", "specialized", True, False, ["-ts=hopper", "-sf=*/hopper_shifted_test.cpp"]),

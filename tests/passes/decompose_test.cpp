@@ -1,4 +1,5 @@
 // The parts of a score mod, put together again, are the mod.
+#include <algorithm>
 #include <cmath>
 #include <string>
 
@@ -114,6 +115,22 @@ TEST_CASE("common mods are taken apart") {
             check_at(folded, at);
         }
     }
+}
+
+TEST_CASE("up to eight numbers of a key are computed before elements combine them with others") {
+    const auto key_values = [](int numbers, const std::string& before, const std::string& after,
+                               std::size_t most = passes::kMostByKey) {
+        std::string text = "buffer x: f32[B, H, KV_LEN, 12]\nscore_mod = score - sqrt(1";
+        for (int i = 0; i < numbers; ++i)
+            text += " + " + before + "x[b, h, kv_idx, " + std::to_string(i) + "]" + after;
+        return passes::decompose_score(lowered(text + ")"), 0, most).parts.key_values.size();
+    };
+    for (int numbers = 1; numbers <= 12; ++numbers) {
+        const auto expected = static_cast<std::size_t>(std::min(numbers, 8));
+        CHECK(key_values(numbers, "(x[b, h, q_idx, 2] - ", ") ** 2") == expected);
+        CHECK(key_values(numbers, "abs(q_idx - 0.5 * exp(", "))") == expected);
+    }
+    CHECK(key_values(12, "(x[b, h, q_idx, 2] - ", ") ** 2", 3) == 3);
 }
 
 TEST_CASE("what is not affine in the score stays whole") {

@@ -23,13 +23,22 @@ using ir::NodeId;
 
 namespace {
 
-bool reads_keys(const passes::Mod& mod) {
-    const std::vector<NodeId> roots = {mod.score, mod.mask};
-    for (const NodeId id : ir::reachable(mod.program.graph, roots))
-        if (mod.program.graph[id].op == ir::Op::read &&
-            mod.dependence[id].has(analysis::Dependence::kv))
-            return true;
-    return false;
+// Whether the mask, or the score apart from what was computed for keys and distances before, reads
+// memory by the key.
+bool reads_keys(const passes::Mod& mod, const passes::ScoreParts& parts) {
+    const auto reads = [&](NodeId root, bool takes_values) {
+        bool found = false;
+        ir::visit_from(mod.program.graph, {root}, [&](NodeId id) {
+            const bool is_known =
+                takes_values && (std::ranges::count(parts.key_values, id) != 0 ||
+                                 std::ranges::count(parts.distance_values, id) != 0);
+            found = found || (!is_known && mod.program.graph[id].op == ir::Op::read &&
+                              mod.dependence[id].has(analysis::Dependence::kv));
+            return !is_known && !found;
+        });
+        return found;
+    };
+    return reads(mod.score, true) || reads(mod.mask, false);
 }
 
 // Returns a bound on the absolute value of every logit times log2(e); 0 if no useful bound is
@@ -84,7 +93,7 @@ std::string as_float(const Layout& layout, NodeId id, const std::string& text) {
             .has_slope = has(parts.slope),
             .slope_is_of_head = has(parts.slope) && mod.place[parts.slope] <= passes::Place::head,
             .are_exponents = parts.are_exponents(),
-            .reads_keys = reads_keys(mod),
+            .reads_keys = reads_keys(mod, parts),
             .exponent_bound = exponent_bound(mod)};
 }
 

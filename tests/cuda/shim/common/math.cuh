@@ -13,6 +13,9 @@ inline float log2_flushed(float x) { return std::log2(x); }
 // As far off as the instruction may be.
 inline float rsqrt_flushed(float x) { return static_cast<float>(1 / std::sqrt(x) * (1 + 0x1p-23)); }
 
+inline float sqrt_fast(float x) { return std::sqrt(x); }
+inline float sqrt_flushed(float x) { return std::fabs(x) < 0x1p-126F ? 0 * x : std::sqrt(x); }
+
 inline float negative_infinity() { return -std::numeric_limits<float>::infinity(); }
 inline float if_visible(float x, unsigned visible, int bit) {
     return visible >> bit & 1 ? x : negative_infinity();
