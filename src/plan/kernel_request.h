@@ -53,7 +53,7 @@ struct Work {
     bool is_long = false;         // plan::is_long()
     // Those of a fused backward alone, by the functions of these names.
     int row_instructions = 0, copied_instructions = 0;
-    bool is_large = false;
+    bool is_large = false, takes_roots = false;
 
     bool computes_much() const { return element_instructions > kFewInstructions; }
     bool reads_much() const { return read_instructions > kFewInstructions; }

@@ -194,7 +194,8 @@ Program::Program(passes::Mod mod, CompileOptions options, Target target)
       key_index_2d_(passes::key_index_2d(mod_, decomposed_.parts)),
       needs_block_mask_(needs_block_mask_of(mod_)) {
     if (key_index_2d_.width != 0)
-        decomposed_by_index_2d_ = passes::decompose_score(mod_, key_index_2d_.width, passes::kFewByKey);
+        decomposed_by_index_2d_ =
+            passes::decompose_score(mod_, key_index_2d_.width, passes::kFewByKey);
     const KernelRequest common = common_request();
     forward_ = forward_request(common);
     backward_ = backward_request(common);
@@ -265,6 +266,7 @@ KernelRequest Program::backward_request(KernelRequest request) const {
     request.work.copied_instructions = copied_instructions(mod_, request.work.element_instructions);
     request.work.is_long = is_long(mod_, roots);
     request.work.is_large = is_large(mod_);
+    request.work.takes_roots = takes_roots(mod_, roots);
     request.derivative = {.uses_score =
                               mod_.dependence[mod_.d_score].has(analysis::Dependence::score),
                           .computes_rows = computes_at(passes::Place::row, mod_, roots),

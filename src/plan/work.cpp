@@ -63,6 +63,12 @@ bool computes_wide_integers(const passes::Mod& mod, ir::NodeId root) {
     });
 }
 
+bool takes_roots(const passes::Mod& mod, std::span<const ir::NodeId> roots) {
+    return std::ranges::any_of(ir::reachable(mod.program.graph, roots), [&](ir::NodeId id) {
+        return mod.program.graph[id].op == Op::sqrt && mod.place[id] == passes::Place::element;
+    });
+}
+
 int read_instructions(const passes::Mod& mod, std::span<const ir::NodeId> roots) {
     const auto reads =
         std::ranges::count_if(ir::reachable(mod.program.graph, roots), [&](ir::NodeId id) {

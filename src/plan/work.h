@@ -42,6 +42,9 @@ int row_instructions(const passes::Mod& mod, std::span<const ir::NodeId> roots);
 // Whether an element computes with integers of 64 bits on the way to `root`.
 bool computes_wide_integers(const passes::Mod& mod, ir::NodeId root);
 
+// Whether elements take square roots.
+bool takes_roots(const passes::Mod& mod, std::span<const ir::NodeId> roots);
+
 // Those of reads alone.
 int read_instructions(const passes::Mod& mod, std::span<const ir::NodeId> roots);
 

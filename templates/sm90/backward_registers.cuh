@@ -31,7 +31,9 @@ constexpr __device__ RegisterSaving register_saving() {
     saves.keys_again = kRegisterForm >= RegisterForm::saves_all && !saves.subtracts_apart;
     // Kernels with a mask alone would spill with it.
     saves.positions_again = saves.keys_again && mod::kHasScoreMod;
-    saves.modifies_in_parts = kRegisterForm == RegisterForm::modifies_in_parts && mod::kHasScoreMod;
+    saves.modifies_in_parts = (kRegisterForm == RegisterForm::modifies_in_parts ||
+                               kRegisterForm == RegisterForm::modifies_by_pairs) &&
+                              mod::kHasScoreMod;
     // With long tiles, kernels whose scores are modified in parts spill more with it.
     saves.places_again = saves.positions_again && !(saves.modifies_in_parts && kIsLongTile);
     // Kernels with a mask alone spill more with it if tiles are short, others if they are long.
@@ -43,7 +45,8 @@ constexpr __device__ RegisterSaving register_saving() {
     return saves;
 }
 constexpr RegisterSaving kSaves = register_saving();
-constexpr int kPairsAtOnce = kFolds ? 2 : 4; // where scores are modified in parts
+// Pairs of queries for which scores are modified at once, where they are in parts.
+constexpr int kPairsAtOnce = kRegisterForm == RegisterForm::modifies_by_pairs ? 1 : kFolds ? 2 : 4;
 
 // Whether half of the sums over a query's keys are exchanged between lanes at once, where registers
 // are shortest, instead of all of them while the next products run.

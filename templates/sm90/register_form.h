@@ -18,7 +18,10 @@ enum class RegisterForm : int {
     modifies_in_parts,
     // Where a derivative is folded into P: references are subtracted in tiles that have some, by
     // code of their own. It may spill; what usual tiles run keeps no registers for references.
-    subtracts_apart
+    subtracts_apart,
+    // Where elements take roots, which no branch keeps apart: as modifies_in_parts, for one pair of
+    // queries at a time.
+    modifies_by_pairs
 };
 
 } // namespace sm90

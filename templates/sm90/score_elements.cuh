@@ -106,10 +106,14 @@ class ScoreElements {
     }
 
     // Returns whether the keys end before the j-th column, asked once for the few columns whose
-    // reads may be in flight together.
+    // reads may be in flight together. Where three warpgroups share a block's registers, what comes
+    // from shared memory instead takes too many at once, too.
     __device__ bool ends_before(int first_key, int j) const {
         constexpr int kGroup = 4;
-        return kForm.reads_keys && j % kGroup == 0 && first_key + 4 * j >= length_.keys();
+        constexpr bool kHasFewRegisters = mod::kQueryTile > 128;
+        constexpr bool kGroups =
+            kForm.reads_keys || (kHasFewRegisters && kForm.uses_reads_of_keys);
+        return kGroups && j % kGroup == 0 && first_key + 4 * j >= length_.keys();
     }
 
   private:

@@ -18,7 +18,8 @@ struct ScoreForm {
     bool has_key_addend = false, has_distance_addend = false; // the first that is tabulated
     bool has_slope = false, slope_is_of_head = false;
     bool are_exponents = false; // addends are multiplied by log2(e) already
-    bool reads_keys = false;    // an element reads memory by kv
+    bool uses_reads_of_keys = false; // some read's index uses kv
+    bool reads_keys = false;         // and elements do that read
     int exponent_bound = 0;     // |score() * log2(e)| is at most this; 0: not known
 };
 

@@ -31,9 +31,9 @@ class RandomCases : public test::RandomChoices {
                     "score * exp(-sqrt($))", "score + s[h] * exp(-$)", "score / (1 + sqrt($))",
                     "score - log(1 + sqrt($))", "score + s[h] * rsqrt(1 + $)",
                     "score - 4 * tanh(sqrt($) / 4)", "score - s[h] * min(sqrt($), 2.5)"});
-        const int numbers = 1 + below(10);
+        numbers_ = 1 + below(10);
         std::string total;
-        for (int i = 0; i < numbers; ++i) {
+        for (int i = 0; i < numbers_; ++i) {
             const std::string number = ", " + std::to_string(i) + "]";
             total += (i == 0 ? "abs(" : " + ") +
                      replaced(replaced(term, "#", "x[" + place + "min(q_idx, KV_LEN - 1)" + number),
@@ -48,6 +48,7 @@ class RandomCases : public test::RandomChoices {
         test::draw_call(*this, one);
         return one;
     }
+    int numbers() const { return numbers_; } // of the last case
 
   private:
     // Returns the text with every mark replaced.
@@ -56,6 +57,8 @@ class RandomCases : public test::RandomChoices {
             text.replace(at, mark.size(), by);
         return text;
     }
+
+    int numbers_ = 0;
 };
 
 } // namespace
@@ -69,8 +72,10 @@ TEST_CASE("numbers of queries and keys that elements combine: random members" * 
     RandomCases cases(seed);
     for (int i = 0; i < kMembers; ++i) {
         const Case one = cases.next();
-        // With many numbers and wide heads, Hopper's forward spills.
-        one.head_dim <= 128 ? test::check_on_hopper(one) : test::check_on_gpu(one);
+        // With many numbers, every tile of Hopper's forward may spill, most of all beside wide heads
+        // and those between 64 and 128 columns.
+        const bool has_few = cases.numbers() <= (one.head_dim % 64 == 0 ? 4 : 3);
+        has_few && one.head_dim <= 128 ? test::check_on_hopper(one) : test::check_on_gpu(one);
     }
 }
 

@@ -23,22 +23,26 @@ using ir::NodeId;
 
 namespace {
 
-// Whether the mask, or the score apart from what was computed for keys and distances before, reads
-// memory by the key.
-bool reads_keys(const passes::Mod& mod, const passes::ScoreParts& parts) {
-    const auto reads = [&](NodeId root, bool takes_values) {
+// Whether the mask or the score reads memory by the key; known: apart from these values, which were
+// computed before.
+bool reads_keys(const passes::Mod& mod, const std::vector<NodeId>& known = {}) {
+    const auto reads = [&](NodeId root, const std::vector<NodeId>& leaves) {
         bool found = false;
         ir::visit_from(mod.program.graph, {root}, [&](NodeId id) {
-            const bool is_known =
-                takes_values && (std::ranges::count(parts.key_values, id) != 0 ||
-                                 std::ranges::count(parts.distance_values, id) != 0);
-            found = found || (!is_known && mod.program.graph[id].op == ir::Op::read &&
+            const bool is_leaf = std::ranges::count(leaves, id) != 0;
+            found = found || (!is_leaf && mod.program.graph[id].op == ir::Op::read &&
                               mod.dependence[id].has(analysis::Dependence::kv));
-            return !is_known && !found;
+            return !is_leaf && !found;
         });
         return found;
     };
-    return reads(mod.score, true) || reads(mod.mask, false);
+    return reads(mod.score, known) || reads(mod.mask, {});
+}
+
+std::vector<NodeId> values_before(const passes::ScoreParts& parts) {
+    std::vector<NodeId> values = parts.key_values;
+    values.insert(values.end(), parts.distance_values.begin(), parts.distance_values.end());
+    return values;
 }
 
 // Returns a bound on the absolute value of every logit times log2(e); 0 if no useful bound is
@@ -93,7 +97,8 @@ std::string as_float(const Layout& layout, NodeId id, const std::string& text) {
             .has_slope = has(parts.slope),
             .slope_is_of_head = has(parts.slope) && mod.place[parts.slope] <= passes::Place::head,
             .are_exponents = parts.are_exponents(),
-            .reads_keys = reads_keys(mod, parts),
+            .uses_reads_of_keys = reads_keys(mod),
+            .reads_keys = reads_keys(mod, values_before(parts)),
             .exponent_bound = exponent_bound(mod)};
 }
 
@@ -157,6 +162,7 @@ std::string emit_form(const ::sm90::ScoreForm& form) {
     constant.member("has_slope", form.has_slope);
     constant.member("slope_is_of_head", form.slope_is_of_head);
     constant.member("are_exponents", form.are_exponents);
+    constant.member("uses_reads_of_keys", form.uses_reads_of_keys);
     constant.member("reads_keys", form.reads_keys);
     constant.member("exponent_bound", form.exponent_bound);
     return constant.text() + "constexpr sm90::ScoreForm kScoreForm = score_form();\n";

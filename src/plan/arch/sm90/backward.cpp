@@ -205,8 +205,9 @@ bool can_spill_beside(const KernelRequest& request) {
 // mask alone, the warps beside the MMAs spill only where a query takes many instructions, and with
 // very many save registers from the start. If a derivative is folded into P, the last form
 // subtracts references apart; with a window it replaces modifies_in_parts, whose branches serialise
-// products there. Programs that take long to compile have at most three forms. Derivatives that
-// wide heads' elements compute with 64-bit integers spill in all forms but modifies_in_parts.
+// products there. Programs that take long to compile have at most three forms, and one more if they
+// take roots. Derivatives that wide heads' elements compute with 64-bit integers spill in all forms
+// but those that modify scores in parts.
 std::vector<RegisterForm> register_forms(const KernelRequest& request) {
     using enum RegisterForm;
     if (shares_keys(request) || index_2d_of(request).width != 0) return {keeps_all};
@@ -220,7 +221,7 @@ std::vector<RegisterForm> register_forms(const KernelRequest& request) {
     }
     constexpr int kRoomForWide = 224; // columns of keys and values together
     if (request.gradients.partials_are_wide && request.head_dim + request.head_dim_v > kRoomForWide)
-        return {modifies_in_parts};
+        return {request.work.takes_roots ? modifies_by_pairs : modifies_in_parts};
     forms.push_back(keeps_all);
     const bool is_quick = !request.work.computes_much();
     if (is_quick && can_spill_beside(request)) forms.push_back(saves_beside);
@@ -228,6 +229,7 @@ std::vector<RegisterForm> register_forms(const KernelRequest& request) {
     if (!request.folds_derivative() || !request.mask.has_window) forms.push_back(modifies_in_parts);
     if (request.folds_derivative() && (is_quick || request.mask.has_window))
         forms.push_back(subtracts_apart);
+    if (!request.folds_derivative() && request.work.takes_roots) forms.push_back(modifies_by_pairs);
     return forms;
 }
 
