@@ -72,8 +72,8 @@ TEST_CASE("numbers of queries and keys that elements combine: random members" * 
     RandomCases cases(seed);
     for (int i = 0; i < kMembers; ++i) {
         const Case one = cases.next();
-        // With many numbers, every tile of Hopper's forward may spill, most of all beside wide heads
-        // and those between 64 and 128 columns.
+        // With many numbers, every tile of Hopper's forward may spill, most of all beside wide
+        // heads and those between 64 and 128 columns.
         const bool has_few = cases.numbers() <= (one.head_dim % 64 == 0 ? 4 : 3);
         has_few && one.head_dim <= 128 ? test::check_on_hopper(one) : test::check_on_gpu(one);
     }
