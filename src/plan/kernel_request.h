@@ -136,6 +136,7 @@ struct ScoreTerms {
 // The derivative of the score mod with respect to the score, and what a backward evaluates with it.
 struct ScoreDerivative {
     bool uses_score = false;
+    bool is_costly = false;        // it does not, and each element computes much for it
     bool computes_rows = false;    // computes or reads some value for each query
     bool computes_columns = false; // and for each key
 };
@@ -188,8 +189,11 @@ struct KernelRequest {
     // Why only the generic kernels can be used; empty if others can too.
     std::string_view generic_because;
 
-    // The derivative uses the score and no buffer has a gradient, so it is multiplied into P.
-    bool folds_derivative() const { return derivative.uses_score && !gradients.any; }
+    // The derivative is multiplied into P, so that an element is evaluated once: it uses the score
+    // or is costly, and no buffer has a gradient.
+    bool folds_derivative() const {
+        return (derivative.uses_score || derivative.is_costly) && !gradients.any;
+    }
 };
 
 // Up to so many rows, a block for short sequences has room beside its tiles for the values that

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "analysis/dependence.h"
 #include "passes/cost.h"
 
 namespace flexc::plan {
@@ -46,6 +47,12 @@ int instructions_at(passes::Place place, const passes::Mod& mod, std::span<const
 
 int element_instructions(const passes::Mod& mod, std::span<const ir::NodeId> roots) {
     return instructions_at(passes::Place::element, mod, roots, [](ir::NodeId) { return false; });
+}
+
+bool is_costly_by_position(const passes::Mod& mod, ir::NodeId root) {
+    constexpr int kFew = 8; // instructions
+    return !mod.dependence[root].has(analysis::Dependence::score) &&
+           element_instructions(mod, std::span(&root, 1)) > kFew;
 }
 
 int row_instructions(const passes::Mod& mod, std::span<const ir::NodeId> roots) {

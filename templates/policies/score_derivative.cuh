@@ -6,6 +6,8 @@ namespace defaults {
 struct ScoreDerivative {
     static constexpr bool kIsOne = false;
     static constexpr bool kUsesScore = false;        // the derivative depends on the score
+    // Each element computes much for it, but not from the score, and no buffer has a gradient.
+    static constexpr bool kIsCostly = false;
     static constexpr bool kPartialsUseScore = false; // a read's partial depends on it
     // Whether the code of an element is so long that tiles of every kind share one copy of it.
     static constexpr bool kIsWrittenOnce = false;

@@ -7,17 +7,18 @@
 namespace sm90 {
 
 // When the derivative of a score mod is computed. If it does not depend on the score: P while dP's
-// product runs, the derivative afterwards. If it does: it is multiplied into P once P is packed for
-// dv. If gradients of buffers need the score as well: after both products.
+// product runs, the derivative afterwards. If it does, or both are costly: it is multiplied into P
+// once P is packed for dv. If gradients of buffers need the score as well: after both products.
 constexpr bool kAtOnce =
     mod::ReadGradients::kComeFromElements &&
     (mod::ScoreDerivative::kUsesScore || mod::ScoreDerivative::kPartialsUseScore);
-constexpr bool kFolds = !kAtOnce && mod::ScoreDerivative::kUsesScore;
+constexpr bool kIsLong = kScoreQueries == 128;
+constexpr bool kFolds = !kAtOnce && (mod::ScoreDerivative::kUsesScore ||
+                                     (mod::ScoreDerivative::kIsCostly && !kIsLong));
 
 // For 128 queries, registers cannot hold P both as floats and as packed fragments beside both
 // products. So dS overwrites the floats before the fragments are multiplied; where that would spill
 // more, or was not measured, dS is computed from the fragments in 16 bits.
-constexpr bool kIsLong = kScoreQueries == 128;
 constexpr bool kDifferentiatesFirst = kIsLong && !kAtOnce && !kAddsTiles && !kSumsIndex2d;
 static_assert(!kIsLong || !kFolds);
 constexpr bool kKeepsFloats = !kIsLong || kDifferentiatesFirst;
