@@ -137,11 +137,16 @@ class BiasFirstLogits : public PlainLogits {
     __device__ float offset(int r, int) const {
         const float ends = kSumsShiftedEnds ? offsets_[r] : 0;
         if (!kHasRowAddend) return ends;
-        // Rounded towards zero, so that a sum of finite numbers is finite: only -inf hides.
-        return kSumsShiftedEnds ? __fadd_rz(ends, rows_[r]) : rows_[r];
+        return kSumsShiftedEnds ? sum_of(ends, rows_[r]) : rows_[r];
     }
 
   private:
+    // Rounded to nearest, as tiles without ends round their sums. A sum of finite numbers stays
+    // finite: only -inf hides.
+    static __device__ float sum_of(float ends, float row) {
+        const float sum = ends + row;
+        return fabsf(sum) == -negative_infinity() ? __fadd_rz(ends, row) : sum;
+    }
     // Finds what is added to rows at this key, in units of products.
     __device__ void find_rows(int key) {
         elements_.visit_column(key, [&](int r, const mod::At& at) {
