@@ -327,6 +327,30 @@ TEST_CASE("factors and conditions of keys and distances" * doctest::skip()) {
                 {128, DType::f16}, {64, DType::bf16});
 }
 
+TEST_CASE("derivatives that elements compute from positions" * doctest::skip()) {
+    const std::string read = "buffer x: f32[KV_LEN, 2]\nbuffer w: f32[H]\nbuffer bias: "
+                             "bf16[H, Q_LEN, KV_LEN]\nscore_mod = score * ";
+    const std::string square = "(x[min(q_idx, KV_LEN - 1), 0] - x[kv_idx, 0]) ** 2 + "
+                               "(x[min(q_idx, KV_LEN - 1), 1] - x[kv_idx, 1]) ** 2";
+    const std::string factors[] = {"exp(-sqrt(" + square + "))",
+                                   "tanh(w[h] * 0.02 * (q_idx - kv_idx) * x[kv_idx, 0])",
+                                   "sigmoid(" + square + ") + bias[h, q_idx, kv_idx]",
+                                   "exp(-abs(w[h]) * abs(q_idx - kv_idx))"};
+    for (const std::string& factor : factors)
+        for (const auto& [head_dim, head_dim_v] :
+             {std::pair(64, 64), std::pair(128, 128), std::pair(80, 40), std::pair(192, 256)})
+            check_wide(head_dim, head_dim_v, below(2) == 0 ? DType::bf16 : DType::f16,
+                       read + factor + "\n" + kMasks[below(5)]);
+    // Rows of large scores, which are relative to references.
+    Case large = {.text = read + factors[3] + " + 1e10", .dtype = DType::bf16, .scale = 0.125};
+    large.q_len = large.kv_len = 300;
+    large.large_scores = true;
+    for (const int head_dim : {64, 128}) {
+        large.head_dim = head_dim;
+        check(large);
+    }
+}
+
 TEST_CASE("terms of keys and distances beside a block mask" * doctest::skip()) {
     Case mapped = {.text = "buffer c: bf16[KV_LEN]\nbuffer t: f32[H, N]\nbuffer doc: i32[KV_LEN]\n"
                            "score_mod = score + c[kv_idx] + t[h, q_idx - kv_idx + KV_LEN]\n"

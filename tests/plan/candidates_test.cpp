@@ -697,6 +697,8 @@ TEST_CASE("tiles of Hopper's backward are short where the derivative needs each 
         KernelRequest request = forward(90, DType::bf16, head_dim, head_dim, true);
         request.kind = KernelKind::backward_fused;
         CHECK(first(request).query_tile == (head_dim <= 64 ? 128 : 64));
+        request.derivative.is_costly = true; // computed twice in tiles of 128
+        CHECK(first(request).query_tile == (head_dim <= 64 ? 128 : 64));
         request.derivative.uses_score = true;
         CHECK(first(request).query_tile == 64);
     }

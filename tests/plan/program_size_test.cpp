@@ -149,6 +149,36 @@ TEST_CASE("copies of what is computed for each element are few where it is much"
     }
 }
 
+TEST_CASE("derivatives that elements compute from positions at length are folded into P") {
+    const auto request_of = [](const std::string& text) {
+        const auto program = hopper_program(test::program_of(text));
+        REQUIRE(program);
+        const auto plan = make_plan(*program);
+        REQUIRE(plan);
+        return plan->backward.front().request;
+    };
+    const std::string buffers =
+        "buffer g: f32[H, Q_LEN]\nbuffer x: f32[KV_LEN]\nscore_mod = score ";
+    for (const char* mod : {"* exp(-sqrt(x[q_idx] * x[q_idx] + x[kv_idx] * x[kv_idx]))",
+                            "/ (1 + sqrt(1 + abs(x[q_idx] - x[kv_idx]))) + x[kv_idx]"}) {
+        CAPTURE(mod);
+        const KernelRequest request = request_of(buffers + mod);
+        CHECK(request.derivative.is_costly);
+        CHECK_FALSE(request.derivative.uses_score);
+        CHECK(request.folds_derivative());
+        // A buffer's gradient needs what is not multiplied by the derivative.
+        const KernelRequest learned =
+            request_of("buffer y: f32[KV_LEN] grad\n" + buffers + mod + " + y[kv_idx]");
+        CHECK_FALSE(learned.folds_derivative());
+    }
+    // What an element adds is no derivative, nor are few instructions many, or those of a row.
+    for (const char* mod : {"+ exp(-sqrt(x[q_idx] * x[q_idx] + x[kv_idx] * x[kv_idx]))",
+                            "* x[kv_idx] * x[q_idx]", "* exp(-sqrt(abs(g[h, q_idx])))"}) {
+        CAPTURE(mod);
+        CHECK_FALSE(request_of(buffers + mod).derivative.is_costly);
+    }
+}
+
 TEST_CASE("what is added to elements is computed in parts where much is read") {
     const auto candidates_of = [](const std::string& text, bool backward, int head_dim = 128) {
         const auto program = hopper_program(test::program_of(text), head_dim);
