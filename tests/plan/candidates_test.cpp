@@ -618,6 +618,9 @@ TEST_CASE("a derivative that is folded into P subtracts references apart before 
         return of_all;
     };
     CHECK(forms() == std::vector{0, 1, 2, 3}); // beside gradients of buffers
+    request.work.takes_roots = true; // for which there is a branch for each pair of queries
+    CHECK(forms() == std::vector{0, 1, 2, 3, 5});
+    request.work.takes_roots = false;
     request.gradients.any = false;
     CHECK(forms() == std::vector{0, 2, 3, 4});
     request.mask.has_window = true;
@@ -643,6 +646,8 @@ TEST_CASE("derivatives by 64-bit integers begin with what their heads' widths le
     CHECK(first_form(64) == std::pair(64, 0));
     CHECK(first_form(112) == std::pair(64, 0));
     CHECK(first_form(128) == std::pair(64, 3));
+    request.work.takes_roots = true;
+    CHECK(first_form(128) == std::pair(64, 5));
     CHECK(of_hopper(request).size() == 1);
     CHECK(first(request).tolerated_spills > 0); // the generic kernel, which follows, is slower
 }
