@@ -60,8 +60,7 @@ std::string emit_score_derivative(const passes::Mod& mod, const plan::KernelConf
     const ir::Node& derivative = mod.program.graph[mod.d_score];
     policy.constant("kIsOne", derivative.op == Op::const_real && derivative.real == 1);
     policy.constant("kUsesScore", uses_score(mod.d_score));
-    policy.constant("kIsCostly",
-                    mod.gradients.empty() && plan::is_costly_by_position(mod, mod.d_score));
+    policy.constant("kIsCostly", plan::has_costly_derivative(mod));
     policy.constant("kPartialsUseScore",
                     std::ranges::any_of(gradients, [&](const passes::ReadGradient& gradient) {
                         return !is_of_d_scores(mod, config, gradient) &&

@@ -269,7 +269,7 @@ KernelRequest Program::backward_request(KernelRequest request) const {
     request.work.takes_roots = takes_roots(mod_, roots);
     request.derivative = {.uses_score =
                               mod_.dependence[mod_.d_score].has(analysis::Dependence::score),
-                          .is_costly = is_costly_by_position(mod_, mod_.d_score),
+                          .is_costly = has_costly_derivative(mod_),
                           .computes_rows = computes_at(passes::Place::row, mod_, roots),
                           .computes_columns = computes_at(passes::Place::column, mod_, roots)};
     return request;

@@ -49,10 +49,10 @@ int element_instructions(const passes::Mod& mod, std::span<const ir::NodeId> roo
     return instructions_at(passes::Place::element, mod, roots, [](ir::NodeId) { return false; });
 }
 
-bool is_costly_by_position(const passes::Mod& mod, ir::NodeId root) {
+bool has_costly_derivative(const passes::Mod& mod) {
     constexpr int kFew = 8; // instructions
-    return !mod.dependence[root].has(analysis::Dependence::score) &&
-           element_instructions(mod, std::span(&root, 1)) > kFew;
+    return mod.gradients.empty() && !mod.dependence[mod.d_score].has(analysis::Dependence::score) &&
+           element_instructions(mod, std::span(&mod.d_score, 1)) > kFew;
 }
 
 int row_instructions(const passes::Mod& mod, std::span<const ir::NodeId> roots) {

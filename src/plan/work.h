@@ -36,9 +36,10 @@ bool is_large(const passes::Mod& mod);
 // widths.
 int element_instructions(const passes::Mod& mod, std::span<const ir::NodeId> roots);
 
-// Returns whether elements compute `root` from their positions, not from their scores, and so long
-// that doing it twice costs more than what else it takes to keep the result.
-bool is_costly_by_position(const passes::Mod& mod, ir::NodeId root);
+// Returns whether elements compute the derivative from their positions, not from their scores, and
+// so long that doing it twice costs more than what else it takes to multiply it into P. Never where
+// a buffer has a gradient, which needs what is not multiplied by it.
+bool has_costly_derivative(const passes::Mod& mod);
 
 // Estimates how many instructions they need once for each query, with integers in their widths.
 int row_instructions(const passes::Mod& mod, std::span<const ir::NodeId> roots);
