@@ -3,10 +3,10 @@
 #include <doctest/doctest.h>
 
 #include <string>
-#include <string_view>
 
 #include "api/hopper_check.h"
 #include "api/random_choices.h"
+#include "replaced.h"
 
 using namespace flexc;
 using flexc::test::Case;
@@ -35,14 +35,16 @@ class RandomCases : public test::RandomChoices {
         std::string total;
         for (int i = 0; i < numbers_; ++i) {
             const std::string number = ", " + std::to_string(i) + "]";
-            total += (i == 0 ? "abs(" : " + ") +
-                     replaced(replaced(term, "#", "x[" + place + "min(q_idx, KV_LEN - 1)" + number),
-                              "@", "x[" + place + "kv_idx" + number);
+            total +=
+                (i == 0 ? "abs(" : " + ") +
+                test::replaced(
+                    test::replaced(term, "#", "x[" + place + "min(q_idx, KV_LEN - 1)" + number),
+                    "@", "x[" + place + "kv_idx" + number);
         }
         Case one;
         one.text = "buffer x: " + one_of({"f32[", "f32[", "bf16["}) + dims +
                    "KV_LEN, 10]\nbuffer s: f32[H]" + one_of({"", " grad"}) +
-                   "\nscore_mod = " + replaced(score, "$", total + ")") + "\n" +
+                   "\nscore_mod = " + test::replaced(score, "$", total + ")") + "\n" +
                    one_of({"", "", "mask_mod = q_idx >= kv_idx - 40\n",
                            "mask_mod = (q_idx // 40) % 2 == (kv_idx // 40) % 2\n"});
         test::draw_call(*this, one);
@@ -51,13 +53,6 @@ class RandomCases : public test::RandomChoices {
     int numbers() const { return numbers_; } // of the last case
 
   private:
-    // Returns the text with every mark replaced.
-    static std::string replaced(std::string text, std::string_view mark, const std::string& by) {
-        for (std::size_t at = 0; (at = text.find(mark, at)) != std::string::npos; at += by.size())
-            text.replace(at, mark.size(), by);
-        return text;
-    }
-
     int numbers_ = 0;
 };
 
@@ -86,9 +81,9 @@ TEST_CASE("distances of points: zero, tiny, infinite" * doctest::skip()) {
         for (const char* score :
              {"score - s[h] * sqrt(%)", "score * exp(-sqrt(%))", "score / (1 + sqrt(%))"}) {
             CAPTURE(size);
-            std::string text = score;
-            text.replace(text.find('%'), 1,
-                         "(x[q_idx, 0] - x[kv_idx, 0]) ** 2 + (x[q_idx, 1] - x[kv_idx, 1]) ** 2");
+            const std::string text = test::replaced(
+                score, "%",
+                "(x[q_idx, 0] - x[kv_idx, 0]) ** 2 + (x[q_idx, 1] - x[kv_idx, 1]) ** 2");
             Case one = {.text = "buffer x: f32[KV_LEN, 2]\nbuffer s: f32[H]\nscore_mod = " + text,
                         .dtype = DType::bf16,
                         .q_len = 200,

@@ -11,6 +11,7 @@
 #include "host_module.h"
 #include "hostile_reals.h"
 #include "ir/interp.h"
+#include "replaced.h"
 #include "support/text.h"
 
 namespace {
@@ -28,12 +29,6 @@ const char* member(char letter) {
     return letter == 'f' ? "real" : letter == 'i' ? "integer" : "boolean";
 }
 
-std::string replaced(std::string text, const std::string& from, const std::string& to) {
-    for (std::size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size())
-        text.replace(at, from.size(), to);
-    return text;
-}
-
 // A function over words for one operator, integers being `Int`.
 std::string wrapper(const ir::OpInfo& info, const std::string& name, const std::string& integer) {
     std::string text(info.cuda);
@@ -41,8 +36,8 @@ std::string wrapper(const ir::OpInfo& info, const std::string& name, const std::
     for (int i = 0; i < info.arity(); ++i) {
         const char letter = info.signature[static_cast<std::size_t>(i)];
         const std::string cast = letter == 'i' ? "(" + integer + ")" : "";
-        text = replaced(text, std::string("$") + letters[static_cast<std::size_t>(i)],
-                        formatted("({}in[{}].{})", cast, i, member(letter)));
+        text = test::replaced(text, std::string("$") + letters[static_cast<std::size_t>(i)],
+                              formatted("({}in[{}].{})", cast, i, member(letter)));
     }
     return formatted("extern \"C\" void {}(const Word* in, Word* out) {{ out->{} = {}; }}\n", name,
                      member(info.signature.back()), text);

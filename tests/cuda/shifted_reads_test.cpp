@@ -17,6 +17,7 @@
 #include "plan/plan.h"
 #include "plan/program.h"
 #include "random_data.h"
+#include "replaced.h"
 #include "warp_logits.h"
 
 namespace {
@@ -132,12 +133,6 @@ std::vector<int> check(const Case& one, std::mt19937& random, int rounds) {
     return reaches;
 }
 
-std::string replaced(std::string text, const std::string& what, const std::string& by) {
-    for (std::size_t at = text.find(what); at != std::string::npos;
-         at = text.find(what, at + by.size()))
-        text.replace(at, what.size(), by);
-    return text;
-}
 std::string name_of(int dtype) { return dtype == 0 ? "f32" : dtype == 1 ? "bf16" : "f16"; }
 
 // A buffer r_i and what is added of it.
@@ -211,11 +206,13 @@ TEST_CASE("logits of shifted reads are those of the mod") {
     // Beyond clamps of two ranges: sums of multiples, and what is none.
     const auto of_ranges = [](const std::string& score) {
         const std::string distance = ", clamp(q_idx - kv_idx + 20, 0, 40)]";
-        return Case{.text = "buffer c: bf16[B, H, Q_LEN, 41]\nbuffer p: f16[H, KV_LEN, 41]\n"
-                            "buffer n: f32[KV_LEN, 9]\nscore_mod = " +
-                            replaced(replaced(replaced(score, "C", "c[b, h, q_idx" + distance), "P",
-                                              "p[h, kv_idx" + distance),
-                                     "N", "n[kv_idx, min(max(kv_idx - q_idx, -8), 0) + 8]"),
+        return Case{.text =
+                        "buffer c: bf16[B, H, Q_LEN, 41]\nbuffer p: f16[H, KV_LEN, 41]\n"
+                        "buffer n: f32[KV_LEN, 9]\nscore_mod = " +
+                        test::replaced(
+                            test::replaced(test::replaced(score, "C", "c[b, h, q_idx" + distance),
+                                           "P", "p[h, kv_idx" + distance),
+                            "N", "n[kv_idx, min(max(kv_idx - q_idx, -8), 0) + 8]"),
                     .reads = static_cast<std::size_t>(score.find('N') != std::string::npos) + 2};
     };
     for (const std::string score : {"score + 0.25 * (C - P)", "score - C / 3 + P - C * 0.5 - N",

@@ -10,6 +10,7 @@
 #include "passes/describe.h"
 #include "program_of.h"
 #include "random_program.h"
+#include "replaced.h"
 
 using namespace flexc;
 using ir::NodeId;
@@ -23,12 +24,9 @@ constexpr const char* kDeclarations =
     "buffer w: f32[H, 7] grad\nbuffer n: i32[9]\n";
 
 // "sum(term)" as a loop over i, and with each term in its place.
-std::string replaced(std::string text, const std::string& from, const std::string& to) {
-    for (std::size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size())
-        text.replace(at, from.size(), to);
-    return text;
+std::string as_loop(const std::string& text) {
+    return test::replaced(text, "sum(", "sum(i in 0..9: ");
 }
-std::string as_loop(const std::string& text) { return replaced(text, "sum(", "sum(i in 0..9: "); }
 std::string written_out(const std::string& text) {
     const std::size_t begin = text.rfind("sum("); // one that holds no other
     if (begin == std::string::npos) return text;
@@ -38,7 +36,7 @@ std::string written_out(const std::string& text) {
     std::string terms;
     for (int i = 0; i < kTerms; ++i)
         terms += (i == 0 ? "" : " + ") +
-                 replaced(text.substr(begin + 3, end - begin - 3), "@", std::to_string(i));
+                 test::replaced(text.substr(begin + 3, end - begin - 3), "@", std::to_string(i));
     return written_out(text.substr(0, begin) + "(" + terms + ")" + text.substr(end));
 }
 
@@ -95,7 +93,7 @@ TEST_CASE("a loop and its terms written out have the same value and the same gra
     for (const std::string text : texts) {
         CAPTURE(text);
         // The counter's name inside of a loop.
-        const std::string loop_text = replaced(as_loop(text), "@", "i");
+        const std::string loop_text = test::replaced(as_loop(text), "@", "i");
         const std::string inner = "sum(i in 0..9: a[q_idx, i] ** 2)";
         std::string body = "score_mod {\n  square = " + inner + "\n  " + loop_text + "\n}\n";
         const std::size_t second = body.find(inner, body.find(inner) + 1);
