@@ -43,6 +43,7 @@ passes::TileSums tile_sums(const plan::KernelConfig& config) {
 
 bool is_of_d_scores(const passes::Mod& mod, const plan::KernelConfig& config,
                     const passes::ReadGradient& gradient) {
+    if (gradient.is_weighted) return false;
     const passes::GradientSum sum = passes::gradient_sum(mod, gradient, tile_sums(config));
     return passes::is_of_d_scores(sum) ||
            (sum == passes::GradientSum::dense_bias && passes::are_biases_of_scores(mod));

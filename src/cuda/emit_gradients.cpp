@@ -95,6 +95,15 @@ bool has_sum(const passes::Mod& mod, const plan::KernelConfig& config,
     });
 }
 
+// Returns the index of the gradient whose elements have a tile of their own, which all weighted
+// tables share; -1 if there is none.
+int weighted_gradient(const plan::KernelConfig& config,
+                      const std::vector<passes::ReadGradient>& gradients) {
+    const auto first = std::ranges::find_if(gradients, &passes::ReadGradient::is_weighted);
+    const bool exists = tile_sums(config).sums_tables && first != gradients.end();
+    return exists ? static_cast<int>(first - gradients.begin()) : -1;
+}
+
 std::vector<NodeId> staged_columns(const passes::Mod& mod, const plan::KernelConfig& config) {
     return config.stages_columns ? passes::column_reads(mod, config.key_width)
                                  : std::vector<NodeId>{};
@@ -178,6 +187,7 @@ std::string emit_read_gradients(const Layout& layout, const plan::KernelConfig& 
     policy.constant("kQuerySums", config.query_sums);
     policy.constant("kSumsDistances",
                     has_sum(layout.mod(), config, gradients, passes::GradientSum::distance));
+    policy.constant("kWeighted", weighted_gradient(config, gradients), -1);
     if (!gradients.empty()) {
         policy.member(formatted("    static constexpr __device__ Sum sum_of(int i) {{\n"
                                 "        return {}Sum::element;\n    }}\n"

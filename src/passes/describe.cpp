@@ -98,7 +98,9 @@ std::string describe_sum(const Mod& mod, const ReadGradient& gradient) {
                         .sums_shifts = sums_shifts(mod)};
     const GradientSum sum = gradient_sum(mod, gradient, tile);
     if (sum == GradientSum::table && count_sums_by(mod, sum, tile) == 1 && kind_dims(mod, gradient))
-        return "by products with ones of its kinds, once for an entry and head";
+        return formatted("by products with ones of its kinds, once for an entry and head{}",
+                         gradient.is_weighted ? ", from a tile of its elements beside that of dS"
+                                              : "");
     std::string text(description(gradient, sum));
     if (sum == GradientSum::quotient || sum == GradientSum::remainder)
         text += formatted(", in rows of {} keys; of wide heads {}", tile.key_width,

@@ -177,6 +177,10 @@ bool sums_tables(const Mod& mod) {
            sums_by(mod, GradientSum::table, {.sums_tables = true});
 }
 
+bool weighs_tables(const Mod& mod) {
+    return std::ranges::any_of(mod.gradients, &ReadGradient::is_weighted);
+}
+
 bool sums_grids(const Mod& mod) {
     return mod.program.is_dense() && !mod.digit_places.empty() && !sums_shifts(mod) &&
            index_2d_reads(mod).width == 0;
@@ -276,7 +280,11 @@ std::string_view description(const ReadGradient& gradient, GradientSum sum) {
     case GradientSum::remainder:
         return "over a tile's rows of keys, once for a query and place in them";
     case GradientSum::dense_bias: return "in memory, a tile at a time";
-    case GradientSum::table: return "in a copy of the table on chip, once for an entry and tile";
+    case GradientSum::table:
+        return gradient.is_weighted
+                   ? "in a copy of the table on chip, once for an entry and tile, from a tile of "
+                     "its elements beside that of dS"
+                   : "in a copy of the table on chip, once for an entry and tile";
     case GradientSum::shifted:
         return "in memory, a tile at a time, line by line, and over the part of a line that is "
                "beyond "

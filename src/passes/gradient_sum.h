@@ -50,6 +50,7 @@ bool sums_by(const Mod& mod, GradientSum sum, TileSums tile = {});      // any g
 // other sums.
 bool sums_tables(const Mod& mod);
 bool sums_shifts(const Mod& mod);
+bool weighs_tables(const Mod& mod); // whether tables are ReadGradient::is_weighted
 // All ways in which a fused backward may sum the mod's gradients from tiles.
 TileSums fused_sums(const Mod& mod);
 // Why a block that computes the sequences of a head one after another cannot keep one sum for each

@@ -77,16 +77,24 @@ bool is_separable(const Mod& mod, const analysis::IndexForms& forms, NodeId read
     });
 }
 
+// Whether the read is one for each element, at a place that positions alone decide.
+bool has_place(const Mod& mod, NodeId read) {
+    return mod.counters[read] == ir::kNoNode && !mod.dependence[read].has(Dependence::score);
+}
+
 bool may_be_summed(const Mod& mod, const ReadGradient& gradient) {
-    const NodeId read = gradient.read;
-    return mod.counters[read] == ir::kNoNode && !mod.dependence[read].has(Dependence::score) &&
+    return has_place(mod, gradient.read) &&
            (gradient.sum_factor != ir::kNoNode || factor_of(mod, gradient));
 }
 
-bool may_be_table(const Mod& mod, const ReadGradient& gradient) {
+bool is_table_of_elements(const Mod& mod, const ReadGradient& gradient) {
     const CapturedRead* captured = captured_read(mod, gradient.read);
     return captured != nullptr && is_table(*captured) &&
-           mod.place[gradient.read] == Place::element && may_be_summed(mod, gradient);
+           mod.place[gradient.read] == Place::element;
+}
+
+bool may_be_table(const Mod& mod, const ReadGradient& gradient) {
+    return is_table_of_elements(mod, gradient) && may_be_summed(mod, gradient);
 }
 
 // Also reads with one entry for each diagonal, query or key. A factor must be the same for a whole
@@ -100,25 +108,30 @@ bool meets_few_entries(const Mod& mod, const ReadGradient& gradient) {
             (factor == ir::kNoNode || mod.place[factor] <= Place::head));
 }
 
-} // namespace
-
-void find_table_gradients(Mod& mod) {
+// Fills is_separable of gradients that are_summed(gradient).
+template <typename AreSummed> void find_separable(Mod& mod, AreSummed are_summed) {
     std::vector<NodeId> indices;
-    for (ReadGradient& gradient : mod.gradients) {
-        gradient.is_of_table = may_be_table(mod, gradient);
-        gradient.is_of_few_entries = meets_few_entries(mod, gradient);
+    for (const ReadGradient& gradient : mod.gradients) {
         const std::vector<NodeId>& operands = mod.program.graph[gradient.read].operands;
-        if (gradient.is_of_few_entries)
-            indices.insert(indices.end(), operands.begin(), operands.end());
+        if (are_summed(gradient)) indices.insert(indices.end(), operands.begin(), operands.end());
     }
-    mod.tables_take_all = false;
     if (indices.empty()) return;
     analysis::IndexForms forms(mod.program.graph, mod.ranges);
     forms.find(indices);
     for (ReadGradient& gradient : mod.gradients)
-        gradient.is_separable = gradient.is_of_few_entries &&
+        gradient.is_separable = are_summed(gradient) &&
                                 table_choice(mod, gradient) == ir::kNoNode &&
                                 is_separable(mod, forms, gradient.read);
+}
+
+} // namespace
+
+void find_table_gradients(Mod& mod) {
+    for (ReadGradient& gradient : mod.gradients) {
+        gradient.is_of_table = may_be_table(mod, gradient);
+        gradient.is_of_few_entries = meets_few_entries(mod, gradient);
+    }
+    find_separable(mod, [](const ReadGradient& gradient) { return gradient.is_of_few_entries; });
     mod.tables_take_all =
         !mod.deterministic && std::ranges::any_of(mod.gradients, &ReadGradient::is_of_table) &&
         std::ranges::all_of(mod.gradients, [&](const ReadGradient& gradient) {
@@ -153,8 +166,27 @@ void join_distances_to_tables(Mod& mod) {
     }
 }
 
+void find_weighted_tables(Mod& mod) {
+    const TileSums tile = fused_sums(mod);
+    const auto is_of_tile = [&](const ReadGradient& gradient) {
+        return is_of_d_scores(gradient_sum(mod, gradient, tile));
+    };
+    if (!mod.program.is_dense() || mod.deterministic ||
+        std::ranges::any_of(mod.gradients, is_of_tile))
+        return;
+    NodeId partial = ir::kNoNode;
+    for (ReadGradient& gradient : mod.gradients) {
+        if (!is_table_of_elements(mod, gradient) || !has_place(mod, gradient.read)) continue;
+        if (partial == ir::kNoNode) partial = gradient.partial;
+        gradient.is_of_table = gradient.is_weighted = gradient.partial == partial;
+    }
+    find_separable(mod, [](const ReadGradient& gradient) {
+        return gradient.is_of_few_entries || gradient.is_weighted;
+    });
+}
+
 double table_factor(const Mod& mod, const ReadGradient& gradient) {
-    return factor_of(mod, gradient).value_or(1);
+    return gradient.is_weighted ? 1 : factor_of(mod, gradient).value_or(1);
 }
 
 bool has_table_factor(const Mod& mod, const ReadGradient& gradient) {
@@ -162,7 +194,7 @@ bool has_table_factor(const Mod& mod, const ReadGradient& gradient) {
 }
 
 NodeId table_choice(const Mod& mod, const ReadGradient& gradient) {
-    const bool is_choice = gradient.sum_factor == ir::kNoNode &&
+    const bool is_choice = gradient.sum_factor == ir::kNoNode && !gradient.is_weighted &&
                            !is_gradient_of_score(mod, gradient) &&
                            mod.program.graph[gradient.partial].op != ir::Op::const_real;
     return is_choice ? gradient.partial : ir::kNoNode;

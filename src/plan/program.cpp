@@ -163,6 +163,7 @@ BufferGradients buffer_gradients(const passes::Mod& mod) {
     gradients.by_element = passes::sums_by(mod, GradientSum::element, passes::fused_sums(mod));
     gradients.by_distance = passes::sums_by(mod, GradientSum::distance);
     gradients.by_table = passes::sums_tables(mod);
+    gradients.weighs_tables = gradients.by_table && passes::weighs_tables(mod);
     gradients.by_shift = passes::sums_shifts(mod);
     gradients.by_batch = passes::sums_by(mod, GradientSum::batch, {.sums_batches = true});
     gradients.by_query = passes::count_sums_by(mod, GradientSum::query);

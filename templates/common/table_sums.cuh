@@ -4,6 +4,7 @@
 //     kRows, kLaneRows: rows of a warp, and of each of its lanes, which have two adjacent keys each
 //     kRowsAtOnce, kElementRowsAtOnce: rows whose loads overlap; the latter where the entry of each
 //         element is found separately
+//     Element: the type of its elements; f32 only if that is mod::Element's
 //     visit_rows<kAtOnce>(visit): calls visit(first, pairs) for rows first ... first + kAtOnce - 1
 //     visit(row, key, visit): calls visit with the program's element there, or with the last one
 //         of the tensors
@@ -178,6 +179,7 @@ template <int kTable, typename Tile> class SeparablePlaces {
     using Read = mod::TableGradient<kTable>;
     using Entries = TableEntries<kTable>;
     using Index = typename Entries::Index;
+    using Element = typename Tile::Element;
     static constexpr int kDims = Entries::kDims, kLaneRows = Tile::kLaneRows;
     static constexpr int kAtOnce = Tile::kRowsAtOnce;
     static constexpr unsigned kAll = 0xffffffffu;
@@ -233,8 +235,8 @@ template <int kTable, typename Tile> class SeparablePlaces {
 #pragma unroll
                 for (int i = 0; i < kAtOnce; ++i) {
                     const unsigned from = __shfl_sync(kAll, row, first_row % 32 + i);
-                    TableCopies::add(from + to[0], flexc_first(mod::Element{}, pairs[i]), fixed);
-                    TableCopies::add(from + to[1], flexc_second(mod::Element{}, pairs[i]), fixed);
+                    TableCopies::add(from + to[0], flexc_first(Element{}, pairs[i]), fixed);
+                    TableCopies::add(from + to[1], flexc_second(Element{}, pairs[i]), fixed);
                 }
             });
     }
@@ -296,8 +298,8 @@ template <int kTable, typename Tile> class SeparablePlaces {
     // Calls add_element(index, d_score) for each element whose index is inside the buffer.
     template <typename Add> __device__ void add_each(Add add_element) const {
         tile_.template visit_rows<1>([&](int row, const typename Tile::Pair(&pairs)[1]) {
-            const float of[2] = {flexc_first(mod::Element{}, pairs[0]),
-                                 flexc_second(mod::Element{}, pairs[0])};
+            const float of[2] = {flexc_first(Element{}, pairs[0]),
+                                 flexc_second(Element{}, pairs[0])};
             Index index[2];
             bool inside[2] = {of[0] != 0, of[1] != 0};
 #pragma unroll
@@ -346,6 +348,7 @@ template <int kTable, typename Tile> class PlacesOfElements {
     using Read = mod::TableGradient<kTable>;
     using Entries = TableEntries<kTable>;
     using Index = typename Entries::Index;
+    using Element = typename Tile::Element;
     static constexpr int kDims = Entries::kDims, kLaneRows = Tile::kLaneRows;
     static constexpr int kAtOnce = Tile::kElementRowsAtOnce;
     static constexpr int kOutside = -1;
@@ -404,8 +407,8 @@ template <int kTable, typename Tile> class PlacesOfElements {
 #pragma unroll
                     for (int side = 0; side < 2; ++side)
                         places[i][side] = place_at(first + i, side, of_query);
-                    d_scores[i][0] = flexc_first(mod::Element{}, pairs[i]);
-                    d_scores[i][1] = flexc_second(mod::Element{}, pairs[i]);
+                    d_scores[i][0] = flexc_first(Element{}, pairs[i]);
+                    d_scores[i][1] = flexc_second(Element{}, pairs[i]);
                 }
                 bool is_done = true;
 #pragma unroll
@@ -433,8 +436,8 @@ template <int kTable, typename Tile> class PlacesOfElements {
     // Adds each element to global memory.
     __device__ void add_to_memory() const {
         tile_.template visit_rows<1>([&](int row, const typename Tile::Pair(&pairs)[1]) {
-            const float of[2] = {flexc_first(mod::Element{}, pairs[0]),
-                                 flexc_second(mod::Element{}, pairs[0])};
+            const float of[2] = {flexc_first(Element{}, pairs[0]),
+                                 flexc_second(Element{}, pairs[0])};
             const typename Read::QueryParts of_query = of_row(row);
 #pragma unroll
             for (int side = 0; side < 2; ++side) {

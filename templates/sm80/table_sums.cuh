@@ -27,6 +27,7 @@ struct TableTile {
     static constexpr int kRows = mod::kQueryTile * kPanels / mod::kWarps;
     static constexpr int kLaneRows = (kRows + 31) / 32;
     static constexpr int kRowsAtOnce = 4, kElementRowsAtOnce = 2;
+    using Element = mod::Element;
     using Pair = Select<kElementBytes == 4, FloatPair, unsigned>;
     static_assert(mod::TableGradients::kCount == 0 ||
                   (mod::kKeyTile % kKeys == 0 && mod::kWarps % kPanels == 0 &&

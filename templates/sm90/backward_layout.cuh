@@ -1,6 +1,8 @@
 // What the threads of the backward kernel share: sizes and shared memory.
 #pragma once
 
+#include "common/element.cuh"
+#include "common/select.h"
 #include "sm90/backward_layout.h"
 #include "sm90/barrier.cuh"
 #include "sm90/gradients/distance_sums.cuh"
@@ -39,6 +41,7 @@ constexpr __device__ BackwardShape shape_of_program() {
     shape.column_sums =
         mod::KeyIndex2d::kStagesSums && mod::KeyIndex2d::kSumsRemainders ? kKeyWidth : 0;
     shape.table_words = mod::TableGradients::kWords;
+    shape.has_weighted_tile = mod::ReadGradients::kWeighted >= 0;
     shape.query_sums = mod::ReadGradients::kQuerySums;
     shape.has_block_mask = mod::Mask::kHasBlockMask;
     shape.is_persistent = mod::kPersistent;
@@ -121,6 +124,12 @@ constexpr BackwardLayout kLayout = backward_layout(kShape);
 constexpr int kKeySlots =
     mod::kPersistent && kLayout.spare_keys + kPanels * kKeyPanel <= mod::kSharedBytes ? 2 : 1;
 static_assert(kLayout.end <= mod::kSharedBytes);
+// The tile that warps sum for tables: dS, or elements of a gradient, which have the range of floats
+// for f16 too. A stage has as many bytes as one of dS.
+constexpr bool kHasWeightedTile = kShape.has_weighted_tile;
+constexpr int kSummedTile = kHasWeightedTile ? kLayout.weighted : kLayout.d_scores;
+using SummedElement = Select<kHasWeightedTile, flexc_bf16, mod::Element>;
+static_assert(!kHasWeightedTile || !kSharesKeys);
 // TMA and loads of 8 x 8 matrices need an alignment of 16 bytes.
 static_assert(kLayout.index_2d % 16 == 0 && kLayout.sums % 16 == 0);
 static_assert(!mod::kPersistent || kShape.can_be_persistent());

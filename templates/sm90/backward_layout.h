@@ -49,6 +49,8 @@ struct BackwardShape {
     int key_width, row_reads, column_reads, column_bytes;
     int column_sums; // floats of a query that products leave for columns of the 2-D key index
     int table_words; // for sums of tables or grids, for each warp that sums
+    // Elements of gradients of tables have tiles of their own, which are summed instead of dS.
+    bool has_weighted_tile;
     int query_sums;  // gradients by query that the block's warps put together
     bool has_block_mask, is_persistent;
     bool is_ragged; // queries and keys are ragged
@@ -178,6 +180,7 @@ struct BackwardLayout {
     int keys, values;
     int queries, d_out; // two stages of each
     int d_scores;
+    int weighted;       // two stages of what tables are summed from, if that is not dS
     int p;              // two stages, where keys are shared: else P stay in registers
     int query_gradient; // pieces of it, or parts of a bias's gradient
     int biases;
@@ -201,7 +204,8 @@ FLEXC_SHARED constexpr BackwardLayout backward_layout(const BackwardShape& shape
     at.queries = at.values + value_panels * shape.key_panel();
     at.d_out = at.queries + kRingStages * key_panels * shape.query_panel();
     at.d_scores = at.d_out + kRingStages * value_panels * shape.query_panel();
-    at.p = at.d_scores + shape.d_scores_stages * shape.d_scores_bytes();
+    at.weighted = at.d_scores + shape.d_scores_stages * shape.d_scores_bytes();
+    at.p = at.weighted + (shape.has_weighted_tile ? kRingStages * shape.d_scores_bytes() : 0);
     at.query_gradient =
         at.p + (shape.shares_keys() ? shape.d_scores_stages * shape.d_scores_bytes() : 0);
     at.biases = at.query_gradient + shape.gradient_bytes();

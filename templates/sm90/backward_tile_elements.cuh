@@ -88,6 +88,7 @@ class TileElements {
         positions_.start_tile();
         rows_.use_stage(stage, first);
         index_2d_reads_.use(shared.index_2d(stage));
+        weighted_tile_ = shared.base + kSummedTile + stage * kDScoresBytes;
     }
 
     // Sets the addresses of the tile's biases, and of the warpgroup's part of their gradient.
@@ -119,6 +120,7 @@ class TileElements {
     }
 
   protected:
+    __device__ unsigned weighted_tile() const { return weighted_tile_; }
     __device__ int first_query() const { return positions_.first_query; }
 
     __device__ bool hides_any(int tile_query) const {
@@ -242,6 +244,7 @@ class TileElements {
     Index2dReads index_2d_reads_;
     TileRows rows_;
     TileBiases biases_;
+    unsigned weighted_tile_ = 0; // address of the stage for elements of a gradient of tables
     const float* expanded_;    // entry of distance 0
     long long expanded_count_; // from one read to the next
 };

@@ -220,6 +220,45 @@ std::vector<Table> factors() {
     };
 }
 
+// Of which elements add something else than a multiple of dS.
+std::vector<Table> weighted() {
+    const std::string kinds = "buffer g: i32[B, Q_LEN]\nbuffer k: i32[KV_LEN]\n";
+    const std::string of_queries = number(1 + below(2)), of_keys = number(below(3)),
+                      extents = number(6 + below(20)) + ", " + number(5 + below(20));
+    const std::string pair = "t[h, g[b, q_idx] * " + of_queries + ", k[kv_idx] + " + of_keys + "]";
+    const std::string table = kinds + "buffer t: f32[H, " + extents + "] grad\n";
+    const int w = 5 + below(30);
+    const std::string digits = "t[h, q_idx // " + number(w) + " - kv_idx // " + number(w) +
+                               " + 99, q_idx % " + number(w) + " - kv_idx % " + number(w) + " + " +
+                               number(w - 1) + "]";
+    const std::string grid = "buffer t: bf16[H, 199, " + number(2 * w - 1) + "] grad\n";
+    return {
+        // Some kinds are outside.
+        {table + "score_mod = score * " + pair},
+        {table + "score_mod = score * " + pair + "\nmask_mod = q_idx + 60 >= kv_idx"},
+        {.text = table + "score_mod = score * " + pair +
+                 "\nmask_mod = (q_idx // 40) % 2 == (kv_idx // 40) % 2",
+         .has_block_mask = true},
+        {table + "score_mod = 8 * tanh(score * (1 + " + pair + ") / 8)"},
+        {table + "buffer w: f32[H, Q_LEN] grad\nscore_mod = score + w[h, q_idx % Q_LEN] * " + pair},
+        {table + "buffer c: f32[KV_LEN] grad\nbuffer a: f32[H] grad\nscore_mod = a[h] * score + "
+                 "c[kv_idx] * exp(" +
+         pair + ")"},
+        // One partial for both, or one for each, of which elements add the second to memory.
+        {table + "buffer u: f32[9, H] grad\nscore_mod = score * (" + pair +
+         " + u[min(abs(q_idx // 9 - kv_idx // 9), 8), h])"},
+        {table + "score_mod = score * " + pair + " + t[h, k[kv_idx], g[b, q_idx]]"},
+        {grid + "score_mod = score * " + digits},
+        {grid + "score_mod = tanh(score) + " + digits + "\nmask_mod = q_idx >= kv_idx - 20"},
+        // All elements on one entry.
+        {"buffer t: f32[H, 8] grad\nbuffer same: i32[Q_LEN, KV_LEN]\n"
+         "score_mod = score * t[h, same[q_idx, kv_idx]]"},
+        {"buffer t: f32[B, 97] grad\nbuffer d: i32[B, Q_LEN, KV_LEN]\n"
+         "score_mod = score * where(q_idx % 5 == 3, 0.5, t[b, d[b, q_idx, kv_idx]])"},
+        {"buffer t: f32[9000] grad\nscore_mod = score * t[(q_idx * 311 + kv_idx * 173) % 9000]"},
+    };
+}
+
 std::vector<Table> reads_alone() {
     const std::string kinds = "buffer g: i32[B, Q_LEN]\nbuffer k: i32[KV_LEN]\n";
     return {
@@ -453,6 +492,19 @@ TEST_CASE("tables: indices outside, several tables, other gradients beside them"
 }
 
 TEST_CASE("tables: numbers of a head beside them" * doctest::skip()) { check(factors()); }
+
+TEST_CASE("tables: elements times something of their own" * doctest::skip()) {
+    constexpr int kHeadDims[] = {64, 128, 40, 96};
+    int at = below(4);
+    for (const Table& table : weighted())
+        for (const DType dtype : {DType::bf16, DType::f16})
+            test::check_on_hopper(case_of(table, dtype, kHeadDims[at++ % 4]));
+    for (const Table& table : {weighted()[0], weighted()[10]}) {
+        Case one = case_of(table, DType::bf16, 64);
+        one.deterministic = true;
+        test::check_on_hopper(one);
+    }
+}
 
 TEST_CASE("tables: beside distances" * doctest::skip()) { check(tables_beside_distances()); }
 

@@ -171,7 +171,7 @@ TEST_CASE("a derivative that is one number for a head divides what it is no fact
 }
 
 TEST_CASE("a table is summed on chip where dS times a number of the head is its gradient") {
-    const auto is_of_table = [](const std::string& score, bool divides) {
+    const auto sum_in = [](const std::string& score, bool divides) -> std::string_view {
         passes::PipelineOptions options;
         options.divides_by_derivative = divides;
         const passes::Mod mod = test::lowered("buffer a: f32[H]\nbuffer t: f32[H, 31, 31] grad\n"
@@ -179,15 +179,18 @@ TEST_CASE("a table is summed on chip where dS times a number of the head is its 
                                                   score,
                                               options);
         REQUIRE(mod.gradients.size() == 1);
-        return mod.gradients[0].is_of_table && passes::sums_tables(mod);
+        if (!mod.gradients[0].is_of_table || !passes::sums_tables(mod)) return "elements";
+        return passes::weighs_tables(mod) ? "tiles of its own" : "dS";
     };
     const std::string read = "t[h, q_idx // 16 - kv_idx // 16 + 15, q_idx % 16 - kv_idx % 16 + 15]";
-    CHECK(is_of_table("score + a[h] * " + read, false));
-    CHECK(is_of_table("8 * tanh((score + exp(a[h]) * " + read + ") / 8)", false));
-    CHECK(is_of_table("score * a[h] + " + read, true));
-    CHECK_FALSE(is_of_table("score * a[h] + " + read, false));
-    CHECK_FALSE(is_of_table("score + a[h] * kv_idx * " + read, true));
-    CHECK_FALSE(is_of_table("score + tanh(" + read + ")", true));
+    CHECK(sum_in("score + a[h] * " + read, false) == "dS");
+    CHECK(sum_in("8 * tanh((score + exp(a[h]) * " + read + ") / 8)", false) == "dS");
+    CHECK(sum_in("score * a[h] + " + read, true) == "dS");
+    CHECK(sum_in("score * a[h] + " + read, false) == "tiles of its own");
+    CHECK(sum_in("score + a[h] * kv_idx * " + read, true) == "tiles of its own");
+    CHECK(sum_in("score + tanh(" + read + ")", true) == "tiles of its own");
+    CHECK(sum_in("score * " + read, true) == "tiles of its own");
+    CHECK(sum_in("score + t[h, int(score), 0]", true) == "elements");
     // Generic kernels sum tables, and what is one for a distance, query or key, from the tile of
     // dS.
     const auto few_entries = [](const std::string& score, bool deterministic = false) {
@@ -213,6 +216,32 @@ TEST_CASE("a table is summed on chip where dS times a number of the head is its 
                       "score_mod = score + 2 * t[h, g[kv_idx] * 5 + g[q_idx]]");
     REQUIRE(wide.gradients.size() == 1);
     CHECK(passes::gradient_sum(wide, wide.gradients[0]) == GradientSum::element);
+}
+
+TEST_CASE("tables that are no multiples of dS share tiles of one partial") {
+    const auto weighted = [](const std::string& score, bool deterministic = false) {
+        passes::PipelineOptions options;
+        options.deterministic = deterministic;
+        const passes::Mod mod =
+            test::lowered("buffer t: f32[H, 9, 9] grad\nbuffer u: f32[H, 9] grad\nbuffer c: "
+                          "f32[KV_LEN] grad\nbuffer r: f32[H, 99] grad\nbuffer g: "
+                          "i32[KV_LEN]\nscore_mod = " +
+                              score,
+                          options);
+        std::string names;
+        for (const passes::ReadGradient& gradient : mod.gradients)
+            names += gradient.is_weighted ? 'w' : gradient.is_of_table ? 't' : '-';
+        return names;
+    };
+    const std::string kinds = "t[h, g[q_idx], g[kv_idx]]", other = "u[h, abs(g[q_idx] - g[kv_idx])]";
+    CHECK(weighted("score * " + kinds) == "w");
+    CHECK(weighted("score * " + kinds, true) == "-");
+    CHECK(weighted("score * (" + kinds + " + " + other + ")") == "ww");
+    CHECK(weighted("score * " + kinds + " + " + other) == "w-");
+    CHECK(weighted("score * " + kinds + " + c[kv_idx]") == "w-");
+    // The warps that sum have dS or other tiles.
+    CHECK(weighted("score + " + kinds + " * " + kinds + " + " + other) == "-t");
+    CHECK(weighted("score + " + kinds + " * " + kinds + " + r[h, q_idx - kv_idx]") == "--");
 }
 
 TEST_CASE("beside a table, what is read by distance is summed as a table") {

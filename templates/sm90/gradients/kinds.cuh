@@ -26,8 +26,8 @@ constexpr bool kMultipliesKinds =
 // One warp's part of the sums of a table in a head.
 template <int kTable> class KindSums {
     using Read = mod::TableGradient<kTable>;
-    using A = sm80::OperandA<mod::Element>;
-    using B = sm80::OperandB<mod::Element>;
+    using A = sm80::OperandA<SummedElement>;
+    using B = sm80::OperandB<SummedElement>;
     static constexpr int kRowKinds = 16;
     static constexpr bool kSharesKinds = Read::kKeyKinds > kRowKinds;
     static constexpr bool kSharesQueries = kSharesKeys && !kSharesKinds;
@@ -51,7 +51,7 @@ template <int kTable> class KindSums {
     __device__ KindSums(const KernelArguments& attention, const mod::Arguments& arguments,
                         const HeadPlace& place, Shared shared, int first_kv, int warp)
         : attention_(attention), arguments_(arguments), place_(place),
-          tiles_(shared.base + kLayout.d_scores +
+          tiles_(shared.base + kSummedTile +
                  (kSharesKinds ? 0 : warp * (kSharesKeys ? kRows * kRowBytes : kQueryPanel))),
           memory_(shared.base + kLayout.tables + warp * 4 * mod::TableGradients::kWords +
                   lane() * kLaneBytes),
@@ -140,7 +140,7 @@ template <int kTable> class KindSums {
 #pragma unroll
         for (int i = 0; i < 4; ++i)
             words[i] = static_cast<int>(
-                ones(mod::Element{}, kinds[i / 2 * 2], kinds[i / 2 * 2 + 1], kind + i % 2 * 8));
+                ones(SummedElement{}, kinds[i / 2 * 2], kinds[i / 2 * 2 + 1], kind + i % 2 * 8));
         store_shared(ones_of(step), words[0], words[1], words[2], words[3]);
     }
     // Return the addresses of the lane's ones for the keys of a step, and of the table's sums that
@@ -282,7 +282,7 @@ template <int kTable> class KindSums {
             const unsigned of_key = kind_of_key(key) - first_kind_;
             if (of_key < kRowKinds)
                 add_entry(entries, kind_of_query(tile_query + first_row_ + row),
-                          first_kind_ + of_key, flexc_first(mod::Element{}, half));
+                          first_kind_ + of_key, flexc_first(SummedElement{}, half));
         }
     }
 

@@ -7,6 +7,7 @@
 #include "sm90/gradients/head.cuh"
 #include "sm90/gradients/key.cuh"
 #include "sm90/gradients/query.cuh"
+#include "sm90/gradients/weighted_tile.cuh"
 
 namespace sm90 {
 
@@ -20,6 +21,7 @@ struct TileGradients {
     GradientSums& registers;
     QuerySums& queries;
     const TileBiases& biases;
+    WeightedTile& weighted;
 };
 
 // Adds one element's part to every gradient. kIsFinite: no partial is infinite or NaN where

@@ -31,7 +31,6 @@ template <mod::Sum kSum> struct SumOf;
 template <> struct SumOf<mod::Sum::distance> : NoSum {};
 template <> struct SumOf<mod::Sum::quotient> : NoSum {};
 template <> struct SumOf<mod::Sum::remainder> : NoSum {};
-template <> struct SumOf<mod::Sum::table> : NoSum {};
 template <> struct SumOf<mod::Sum::shifted> : NoSum {};
 template <> struct SumOf<mod::Sum::row> : NoSum {};
 

@@ -19,6 +19,7 @@ struct TableTile : WarpPanel {
     // Numbers of rows whose loads are in flight at once.
     static constexpr int kRowsAtOnce = kSparesRegisters ? 8 : 4;
     static constexpr int kElementRowsAtOnce = kSparesRegisters ? 4 : 2;
+    using Element = SummedElement;
     using Pair = unsigned;
     static_assert(!(mod::TableGradients::kCount > 0) || kRows % 32 == 0);
 
@@ -62,7 +63,7 @@ struct TableTile : WarpPanel {
                 most = largest_of_halves(most, word & 0x7fff7fffu);
         });
         most = max(most & 0xffffu, most >> 16);
-        return flexc_first(mod::Element{}, __reduce_max_sync(0xffffffffu, most));
+        return flexc_first(Element{}, __reduce_max_sync(0xffffffffu, most));
     }
 
     // Calls visit_at(at) with the element at a query and a key of the tile, or at the tensors' last

@@ -1,4 +1,4 @@
-// The part of a tile of dS that one of the two warps sums, for all of a block's tiles.
+// The part of a tile of dS, or of a gradient's elements, that one of the two warps sums, for all of a block's tiles.
 #pragma once
 
 #include "sm90/backward_heads.cuh"
@@ -16,7 +16,7 @@ struct WarpPanel {
     int first_query, first_key;
 
     __device__ WarpPanel(Shared shared, int stage, int tile_query, int tile_key, int warp)
-        : d_scores(shared.base + kLayout.d_scores + stage * kDScoresBytes +
+        : d_scores(shared.base + kSummedTile + stage * kDScoresBytes +
                    warp * (kSharesKeys ? kRows * kRowBytes : kQueryPanel)),
           first_query(tile_query + (kSharesKeys ? warp * kRows : 0)),
           first_key(tile_key + (kSharesKeys ? 0 : warp * kPanelColumns)) {}

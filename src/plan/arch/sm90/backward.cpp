@@ -70,7 +70,8 @@ BackwardShape shape_of(const KernelRequest& request, const FusedTile& tile) {
     shape.sums_tile = request.gradients.by_distance || index_2d.width != 0 ||
                       tile.table_words > 0 || request.gradients.by_shift;
     shape.table_words = tile.table_words;
-    shape.row_bytes = shape.most_row_bytes();
+    shape.has_weighted_tile = request.gradients.weighs_tables && tile.table_words > 0;
+    shape.row_bytes = shape.has_weighted_tile ? 0 : shape.most_row_bytes();
     shape.key_width = index_2d.width;
     shape.row_reads = index_2d.by_row;
     shape.column_reads = tile.stages_columns ? index_2d.by_column : 0;
@@ -182,11 +183,17 @@ FusedTile with_tables(const KernelRequest& request, FusedTile tile) {
         if (fits(request, shape_of(request, of_grid))) return of_grid;
     }
     if (!request.gradients.by_table) return tile;
-    for (const int words : {2048, 1024, 512}) {
-        tile.table_words = words;
-        if (fits(request, shape_of(request, tile))) return tile;
-    }
-    tile.table_words = 0;
+    // Tiles of weighted gradients have two stages; where there is no room, dS has one.
+    const std::vector<int> stages =
+        request.gradients.weighs_tables ? std::vector{2, 1} : std::vector{2};
+    if (request.gradients.weighs_tables && shares_keys(request)) return tile;
+    for (const int words : {2048, 1024, 512})
+        for (const int d_scores_stages : stages) {
+            FusedTile of_tables = tile;
+            of_tables.table_words = words;
+            of_tables.d_scores_stages = d_scores_stages;
+            if (fits(request, shape_of(request, of_tables))) return of_tables;
+        }
     return tile;
 }
 
@@ -354,7 +361,9 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
     if (tile.grid_places > 0)
         config.reason += ", gradients of grids by distance in shared memory";
     else if (tile.table_words > 0)
-        config.reason += ", gradients of tables in shared memory";
+        config.reason += request.gradients.weighs_tables
+                             ? ", gradients of tables in shared memory, from tiles beside dS"
+                             : ", gradients of tables in shared memory";
     if (config.key_width != 0)
         config.reason += ", a 2-D key index of " + std::to_string(config.key_width) + " columns";
     if (tile.bias_stages > 0) config.reason += "; biases through shared memory";

@@ -58,7 +58,8 @@ std::string_view why_not(const KernelRequest& request) {
         if (request.sequences.is_ragged) return "that of wide heads is for dense tensors";
         if (request.deterministic)
             return "additions of dq from registers, which wide heads need, have no order";
-        return (request.gradients.by_table || request.gradients.grid_places > 0) &&
+        return ((request.gradients.by_table && !request.gradients.weighs_tables) ||
+                request.gradients.grid_places > 0) &&
                        !has_room_for_tables(request)
                    ? "that of wide heads has no room for sums of tables"
                    : "";
