@@ -24,6 +24,14 @@ bool is_dense_bias_gradient(const Mod& mod, const ReadGradient& gradient) {
     return mod.place[gradient.read] == Place::element && is_dense_bias(mod, gradient.read);
 }
 
+// Whether warps that sum tables from tiles of dS can add those tiles to the dense bias's gradient,
+// which is rounded to 16 bits as dS is.
+bool is_narrow_of_scores(const Mod& mod, const ReadGradient& gradient) {
+    const ir::Node& read = mod.program.graph[gradient.read];
+    return size_of(mod.program.buffers[read.symbol].dtype) == 2 &&
+           is_gradient_of_score(mod, gradient) && !weighs_tables(mod) && !mod.deterministic;
+}
+
 // Real reads for each element that use the 2-D key index in one way.
 std::vector<NodeId> index_2d_reads(const Mod& mod, int key_width, KeyUse use) {
     std::vector<NodeId> reads;
@@ -99,6 +107,7 @@ GradientSum gradient_sum(const Mod& mod, const ReadGradient& gradient, TileSums 
     if (sum == GradientSum::element && tile.sums_tables && gradient.is_of_table)
         return GradientSum::table;
     if (sum != GradientSum::element || !is_dense_bias_gradient(mod, gradient)) return sum;
+    if (tile.sums_tables && is_narrow_of_scores(mod, gradient)) return GradientSum::bias_beside;
     // Tiles of a dense bias are added by the warps that would otherwise sum tiles of dS.
     const bool takes_dense_biases =
         mod.program.is_dense() && tile.adds_bias_gradients && tile.key_width == 0 &&
@@ -118,6 +127,7 @@ bool is_of_d_scores(GradientSum sum) {
     case GradientSum::distance:
     case GradientSum::quotient:
     case GradientSum::remainder:
+    case GradientSum::bias_beside:
     case GradientSum::table:
     case GradientSum::shifted: return true;
     case GradientSum::head:
@@ -259,6 +269,7 @@ std::string_view name(GradientSum sum) {
     case GradientSum::quotient: return "quotient";
     case GradientSum::remainder: return "remainder";
     case GradientSum::dense_bias: return "dense_bias";
+    case GradientSum::bias_beside: return "bias_beside";
     case GradientSum::table: return "table";
     case GradientSum::shifted: return "shifted";
     case GradientSum::row: return "row";
@@ -280,6 +291,8 @@ std::string_view description(const ReadGradient& gradient, GradientSum sum) {
     case GradientSum::remainder:
         return "over a tile's rows of keys, once for a query and place in them";
     case GradientSum::dense_bias: return "in memory, a tile at a time";
+    case GradientSum::bias_beside:
+        return "in memory, a tile at a time, by the warps that sum tables";
     case GradientSum::table:
         return gradient.is_weighted
                    ? "in a copy of the table on chip, once for an entry and tile, from a tile of "

@@ -22,9 +22,10 @@ enum class GradientSum : std::uint8_t {
     // of the 2-D key index with `width` keys in a row.
     quotient,
     remainder,
-    dense_bias, // of q and kv themselves: each element by itself, all of a tile at once
-    table,      // sums of a number of q and one of kv: a tile meets few entries of a table
-    shifted,    // affine in q and kv, along lines of a tile that are side by side in memory
+    dense_bias,  // of q and kv themselves: each element by itself, all of a tile at once
+    bias_beside, // the same, from the tile of dS, by the warps that sum tables
+    table,       // sums of a number of q and one of kv: a tile meets few entries of a table
+    shifted,     // affine in q and kv, along lines of a tile that are side by side in memory
     row,    // of q, or b and h alone, by passes/row_gradient.h, in a kernel that passes over rows
     element // anything else
 };

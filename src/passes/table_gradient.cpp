@@ -89,8 +89,7 @@ bool may_be_summed(const Mod& mod, const ReadGradient& gradient) {
 
 bool is_table_of_elements(const Mod& mod, const ReadGradient& gradient) {
     const CapturedRead* captured = captured_read(mod, gradient.read);
-    return captured != nullptr && is_table(*captured) &&
-           mod.place[gradient.read] == Place::element;
+    return captured != nullptr && is_table(*captured) && mod.place[gradient.read] == Place::element;
 }
 
 bool may_be_table(const Mod& mod, const ReadGradient& gradient) {

@@ -11,6 +11,7 @@ enum class Sum {
     quotient,
     remainder,
     dense_bias,
+    bias_beside,
     table,
     shifted,
     row,

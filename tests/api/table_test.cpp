@@ -241,8 +241,9 @@ std::vector<Table> weighted() {
          .has_block_mask = true},
         {table + "score_mod = 8 * tanh(score * (1 + " + pair + ") / 8)"},
         {table + "buffer w: f32[H, Q_LEN] grad\nscore_mod = score + w[h, q_idx % Q_LEN] * " + pair},
-        {table + "buffer c: f32[KV_LEN] grad\nbuffer a: f32[H] grad\nscore_mod = a[h] * score + "
-                 "c[kv_idx] * exp(" +
+        {table +
+         "buffer c: f32[KV_LEN] grad\nbuffer a: f32[H] grad\nscore_mod = a[h] * score + "
+         "c[kv_idx] * exp(" +
          pair + ")"},
         // One partial for both, or one for each, of which elements add the second to memory.
         {table + "buffer u: f32[9, H] grad\nscore_mod = score * (" + pair +
@@ -492,6 +493,30 @@ TEST_CASE("tables: indices outside, several tables, other gradients beside them"
 }
 
 TEST_CASE("tables: numbers of a head beside them" * doctest::skip()) { check(factors()); }
+
+TEST_CASE("tables: beside dense biases" * doctest::skip()) {
+    const std::string kinds = "buffer t: f32[H, 5, 5] grad\nbuffer g: i32[B, Q_LEN]\nbuffer k: "
+                              "i32[KV_LEN]\nbuffer m: bf16[H, Q_LEN, KV_LEN] grad\n",
+                      read = "t[h, g[b, q_idx], k[kv_idx]] + m[h, q_idx, kv_idx]";
+    const std::vector<Table> tables = {
+        {kinds + "score_mod = score + " + read},
+        {kinds + "score_mod = 8 * tanh((score + " + read +
+         ") / 8)\nmask_mod = q_idx + 60 >= kv_idx"},
+        {"buffer d: i32[Q_LEN, KV_LEN]\nbuffer t: f32[97, H] grad\nbuffer m: f16[B, Q_LEN, KV_LEN] "
+         "grad\nbuffer n: f32[Q_LEN, KV_LEN] grad\nscore_mod = score + t[d[q_idx, kv_idx], h] + "
+         "m[b, q_idx, kv_idx] + n[q_idx, kv_idx]"},
+    };
+    constexpr int kHeadDims[] = {64, 128, 40, 96};
+    int at = 0;
+    for (const Table& table : tables)
+        for (const std::int64_t keys : {256, 260, 131, 1}) {
+            Case one =
+                case_of(table, below(2) == 0 ? DType::bf16 : DType::f16, kHeadDims[at++ % 4]);
+            one.q_offset = 0;
+            one.kv_len = keys;
+            test::check_on_hopper(one);
+        }
+}
 
 TEST_CASE("tables: elements times something of their own" * doctest::skip()) {
     constexpr int kHeadDims[] = {64, 128, 40, 96};

@@ -233,7 +233,8 @@ TEST_CASE("tables that are no multiples of dS share tiles of one partial") {
             names += gradient.is_weighted ? 'w' : gradient.is_of_table ? 't' : '-';
         return names;
     };
-    const std::string kinds = "t[h, g[q_idx], g[kv_idx]]", other = "u[h, abs(g[q_idx] - g[kv_idx])]";
+    const std::string kinds = "t[h, g[q_idx], g[kv_idx]]";
+    const std::string other = "u[h, abs(g[q_idx] - g[kv_idx])]";
     CHECK(weighted("score * " + kinds) == "w");
     CHECK(weighted("score * " + kinds, true) == "-");
     CHECK(weighted("score * (" + kinds + " + " + other + ")") == "ww");

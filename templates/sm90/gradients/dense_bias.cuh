@@ -76,7 +76,8 @@ __device__ inline void add_part(const BiasRows<float>& to, int first_row, int ro
     }
 }
 
-// Does the same from a panel of dS, which is in 16 bits and swizzled.
+// Does the same from kRowCount rows of a panel of dS, which is in 16 bits and swizzled.
+template <int kRowCount = mod::kQueryTile>
 __device__ inline void add_panel(const BiasRows<float>& to, int first_row, int rows, int keys,
                                  unsigned from, bool stores) {
     constexpr int kChunkKeys = 4, kChunks = kPanelColumns / kChunkKeys, kRows = 32 / kChunks;
@@ -88,7 +89,7 @@ __device__ inline void add_panel(const BiasRows<float>& to, int first_row, int r
     from += row * kRowBytes + chunk % 2 * 8;
     const int last = chunk * kChunkKeys < keys ? rows - row : 0;
 #pragma unroll 1
-    for (int i = 0; i < mod::kQueryTile;
+    for (int i = 0; i < kRowCount;
          i += kStepsAtOnce * kRows, from += kStepsAtOnce * kRows * kRowBytes) {
         unsigned pairs[kStepsAtOnce][2];
 #pragma unroll

@@ -306,7 +306,10 @@ __device__ inline void sum_kinds(const KernelArguments& attention, const mod::Ar
              walk.advance(), stage ^= 1) {
             __syncwarp();
             synchronize_d_scores();
-            sums.add(stage, walk.tile() * mod::kQueryTile);
+            const int first_query = walk.tile() * mod::kQueryTile;
+            sums.add(stage, first_query);
+            add_biases(attention, arguments, place,
+                       WarpPanel(shared, stage, first_query, keys.first_kv, warp));
         }
         sums.flush();
     });

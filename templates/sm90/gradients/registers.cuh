@@ -2,6 +2,7 @@
 // each read.
 #pragma once
 
+#include "sm90/gradients/bias_beside.cuh"
 #include "sm90/gradients/dense_bias.cuh"
 #include "sm90/gradients/element.cuh"
 #include "sm90/gradients/head.cuh"

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "common/table_sums.cuh"
+#include "sm90/gradients/bias_beside.cuh"
 #include "sm90/gradients/sum.cuh"
 #include "sm90/gradients/warp_panel.cuh"
 
@@ -134,6 +135,7 @@ __device__ inline void sum_tables(const KernelArguments& attention, const mod::A
             const TableTile tile(attention, arguments, place, panel, memory);
             const float largest = tile.largest();
             if (largest != 0) add_tables(tile, largest);
+            add_biases(attention, arguments, place, panel);
         },
         [](const HeadPlace&, TileRange) {});
 }

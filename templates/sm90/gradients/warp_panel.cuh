@@ -1,4 +1,5 @@
-// The part of a tile of dS, or of a gradient's elements, that one of the two warps sums, for all of a block's tiles.
+// The part of a tile of dS, or of a gradient's elements, that one of the two warps sums, for all of
+// a block's tiles.
 #pragma once
 
 #include "sm90/backward_heads.cuh"
