@@ -183,18 +183,18 @@ class TableEmitter {
 std::string emit_table_gradients(const Layout& layout, const plan::KernelConfig& config,
                                  const std::vector<passes::ReadGradient>& gradients) {
     std::string tables;
-    int count = 0;
-    bool are_kinds = true;
+    int count = 0, of_kinds = -1;
     for (const passes::ReadGradient& gradient : gradients)
         if (passes::gradient_sum(layout.mod(), gradient, tile_sums(config)) ==
             passes::GradientSum::table) {
+            if (gradient.read == passes::read_by_kinds(layout.mod())) of_kinds = count;
             tables += TableEmitter(layout, gradient).text(count++);
-            are_kinds = are_kinds && passes::kind_dims(layout.mod(), gradient).has_value();
         }
     Policy policy("TableGradients");
     policy.constant("kCount", count);
     policy.constant("kWords", config.table_words);
-    policy.constant("kAreOfKinds", count == 1 && are_kinds);
+    policy.constant("kOfKinds", count == 1 || config.kind_words > 0 ? of_kinds : -1, -1);
+    policy.constant("kKindWords", config.kind_words);
     return policy.text() +
            (count > 0 ? "template <int kTable> struct TableGradient;\n" + tables + "\n" : "");
 }

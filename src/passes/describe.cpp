@@ -97,8 +97,9 @@ std::string describe_sum(const Mod& mod, const ReadGradient& gradient) {
                         .sums_grids = sums_grids(mod),
                         .sums_shifts = sums_shifts(mod)};
     const GradientSum sum = gradient_sum(mod, gradient, tile);
-    if (sum == GradientSum::table && count_sums_by(mod, sum, tile) == 1 && kind_dims(mod, gradient))
-        return formatted("by products with ones of its kinds, once for an entry and head{}",
+    if (sum == GradientSum::table && gradient.read == read_by_kinds(mod))
+        return formatted("by products with ones of its kinds, once for an entry and head{}{}",
+                         sums_kinds_beside(mod) ? ", where there is room beside other tables" : "",
                          gradient.is_weighted ? ", from a tile of its elements beside that of dS"
                                               : "");
     std::string text(description(gradient, sum));

@@ -231,6 +231,19 @@ std::optional<KindDims> kind_dims(const Mod& mod, const ReadGradient& gradient) 
     return kinds;
 }
 
+NodeId read_by_kinds(const Mod& mod) {
+    const auto found = std::ranges::find_if(mod.gradients, [&](const ReadGradient& gradient) {
+        return gradient_sum(mod, gradient, {.sums_tables = true}) == GradientSum::table &&
+               kind_dims(mod, gradient);
+    });
+    return found == mod.gradients.end() ? ir::kNoNode : found->read;
+}
+
+bool sums_kinds_beside(const Mod& mod) {
+    return read_by_kinds(mod) != ir::kNoNode &&
+           count_sums_by(mod, GradientSum::table, {.sums_tables = true}) > 1;
+}
+
 PositionParts position_parts(const Mod& mod, const std::vector<NodeId>& nodes) {
     PositionParts parts;
     ir::visit_from(mod.program.graph, nodes, [&](NodeId id) {

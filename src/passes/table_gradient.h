@@ -39,6 +39,9 @@ struct KindDims {
     int query_kinds = 0, key_kinds = 0;
 };
 std::optional<KindDims> kind_dims(const Mod& mod, const ReadGradient& gradient);
+// The read that products may sum where tables are summed: the first by kinds; kNoNode for none.
+ir::NodeId read_by_kinds(const Mod& mod);
+bool sums_kinds_beside(const Mod& mod); // there is one, and other tables
 
 // What these nodes use of queries alone and of keys alone: the largest expressions that depend on
 // one of the two, other than q_idx and kv_idx themselves.

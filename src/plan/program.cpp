@@ -7,6 +7,7 @@
 #include "passes/dense_bias.h"
 #include "passes/gradient_sum.h"
 #include "passes/shared_value.h"
+#include "passes/table_gradient.h"
 #include "plan/work.h"
 #include "support/key_layout.h"
 
@@ -164,6 +165,7 @@ BufferGradients buffer_gradients(const passes::Mod& mod) {
     gradients.by_distance = passes::sums_by(mod, GradientSum::distance);
     gradients.by_table = passes::sums_tables(mod);
     gradients.weighs_tables = gradients.by_table && passes::weighs_tables(mod);
+    gradients.sums_kinds_beside = gradients.by_table && passes::sums_kinds_beside(mod);
     gradients.by_shift = passes::sums_shifts(mod);
     gradients.by_batch = passes::sums_by(mod, GradientSum::batch, {.sums_batches = true});
     gradients.by_query = passes::count_sums_by(mod, GradientSum::query);

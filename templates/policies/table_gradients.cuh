@@ -9,7 +9,10 @@ struct TableGradients {
     // 32-bit words of shared memory for each warp that sums; sums over parts of diagonals use them
     // too.
     static constexpr int kWords = 0;
-    static constexpr bool kAreOfKinds = false; // one table, read by kinds of queries and of keys
+    // The table, read by kinds of queries and of keys, whose sums may be products; -1 for none.
+    static constexpr int kOfKinds = -1;
+    // Words for these products, of each such warp, behind those for sums of other tables.
+    static constexpr int kKindWords = 0;
 };
 
 // Specialised by mod.cuh for each of the kCount tables; templates/README.md has the members.

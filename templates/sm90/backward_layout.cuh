@@ -19,6 +19,8 @@ constexpr bool kSumsInTile = mod::ReadGradients::kSumsDistances ||
                              mod::KeyIndex2d::kSumsQuotients || mod::KeyIndex2d::kSumsRemainders ||
                              (mod::TableGradients::kCount > 0) ||
                              (mod::ShiftedGradients::kCount > 0);
+// Words of a warp that sums tables.
+constexpr int kTableWords = mod::TableGradients::kWords + mod::TableGradients::kKindWords;
 constexpr __device__ BackwardShape shape_of_program() {
     BackwardShape shape{};
     shape.head_dim = mod::kHeadDim;
@@ -40,7 +42,7 @@ constexpr __device__ BackwardShape shape_of_program() {
     shape.column_bytes = mod::KeyIndex2d::kColumnBytes;
     shape.column_sums =
         mod::KeyIndex2d::kStagesSums && mod::KeyIndex2d::kSumsRemainders ? kKeyWidth : 0;
-    shape.table_words = mod::TableGradients::kWords;
+    shape.table_words = kTableWords;
     shape.has_weighted_tile = mod::ReadGradients::kWeighted >= 0;
     shape.query_sums = mod::ReadGradients::kQuerySums;
     shape.has_block_mask = mod::Mask::kHasBlockMask;

@@ -28,6 +28,9 @@ constexpr int kPanelAlignment = 1024;
 constexpr int kGridCopies = 4, kGridDistances = 128;
 // Queries, and keys, that are summed at once; digits begin at multiples of this.
 constexpr int kGridStep = 8;
+// Words in which a warp multiplies kinds at most: ones of eight times sixteen keys, and sums of
+// four times eight kinds of queries.
+constexpr int kMostKindWords = (8 + 4) * 32 * 4;
 FLEXC_SHARED constexpr int grid_words(int places) { return kGridCopies * kGridDistances << places; }
 
 FLEXC_SHARED constexpr int panels(int columns) {
@@ -48,7 +51,7 @@ struct BackwardShape {
     // Reads by row and column of a 2-D key index that are staged beside queries.
     int key_width, row_reads, column_reads, column_bytes;
     int column_sums; // floats of a query that products leave for columns of the 2-D key index
-    int table_words; // for sums of tables or grids, for each warp that sums
+    int table_words; // for sums of tables or grids, and of kinds beside them, of each such warp
     // Elements of gradients of tables have tiles of their own, which are summed instead of dS.
     bool has_weighted_tile;
     int query_sums;  // gradients by query that the block's warps put together

@@ -83,7 +83,7 @@ constexpr bool kSumsElements = (mod::TableGradients::kCount > 0) ||
 constexpr int kProducerRegisters =
     kNeedsRegisters && !kCopiesBiases && !kSumsElements                              ? 24
     : kSaves.beside && (kAddsBiasGradients || (kStagesRows && kSparesRegisters))     ? 56
-    : mod::TableGradients::kAreOfKinds && mod::kQueryTile < 128 && !kSparesRegisters ? 56
+    : mod::TableGradients::kOfKinds >= 0 && mod::kQueryTile < 128 && !kSparesRegisters ? 56
     : !kSumsIndex2d && !(kSumsElements && (kSparesRegisters || kSharesKeys))         ? 40
     : kSparesRegisters                                                               ? 72
                                                                                      : 56;

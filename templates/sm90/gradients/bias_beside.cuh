@@ -9,7 +9,7 @@ namespace sm90 {
 
 template <> struct SumOf<mod::Sum::bias_beside> : NoSum {};
 
-// Adds a panel to rows that may begin anywhere, and whose keys are `step` apart: element by element.
+// Adds a panel element by element, to rows that begin anywhere and whose keys are `step` apart.
 __device__ inline void add_elements(const BiasRows<float>& to, long long step,
                                     const WarpPanel& panel, int rows, int keys) {
     const int lane = WarpPanel::lane();

@@ -17,11 +17,12 @@
 
 namespace sm90 {
 
-// Words that a warp needs at most: for the ones of eight times sixteen keys, and for sums of four
-// times eight kinds of queries. Kinds are multiplied if a table's memory has as many.
-constexpr int kMostKindWords = (8 + 4) * 32 * 4;
+// Kinds are multiplied if their table's memory has as many words as they need at most: that of all
+// tables where there is no other, else what is behind it.
+constexpr bool kHasOtherTables = mod::TableGradients::kCount > 1;
+constexpr int kFirstKindWord = kHasOtherTables ? mod::TableGradients::kWords : 0;
 constexpr bool kMultipliesKinds =
-    mod::TableGradients::kAreOfKinds && mod::TableGradients::kWords >= kMostKindWords;
+    mod::TableGradients::kOfKinds >= 0 && kTableWords - kFirstKindWord >= kMostKindWords;
 
 // One warp's part of the sums of a table in a head.
 template <int kTable> class KindSums {
@@ -36,9 +37,9 @@ template <int kTable> class KindSums {
     static constexpr int kRows = kSharesQueries ? mod::kQueryTile / 2 : mod::kQueryTile;
     static constexpr int kLaneRows = (kRows + 31) / 32;
     // Queries that are multiplied at once, in groups of sixteen: products of several groups do not
-    // wait for each other.
-    static constexpr int kGroups = kSparesRegisters || (kSharesKinds && !kSharesKeys) ? 2 : 1,
-                         kAtOnce = 16 * kGroups;
+    // wait for each other. Beside other tables, two groups would spill.
+    static constexpr bool kHasRoom = kSparesRegisters || (kSharesKinds && !kSharesKeys);
+    static constexpr int kGroups = kHasRoom && !kHasOtherTables ? 2 : 1, kAtOnce = 16 * kGroups;
     // Columns of the table's sums that are multiplied at once, likewise; each has eight kinds of
     // queries.
     static constexpr int kColumnsAtOnce = kSparesRegisters ? kColumns : kColumns % 2 == 0 ? 2 : 1;
@@ -53,7 +54,7 @@ template <int kTable> class KindSums {
         : attention_(attention), arguments_(arguments), place_(place),
           tiles_(shared.base + kSummedTile +
                  (kSharesKinds ? 0 : warp * (kSharesKeys ? kRows * kRowBytes : kQueryPanel))),
-          memory_(shared.base + kLayout.tables + warp * 4 * mod::TableGradients::kWords +
+          memory_(shared.base + kLayout.tables + 4 * (warp * kTableWords + kFirstKindWord) +
                   lane() * kLaneBytes),
           first_row_(kSharesQueries ? warp * kRows : 0),
           first_key_(first_kv + (kSharesKinds || kSharesKeys ? 0 : warp * kKeys)),
@@ -294,11 +295,13 @@ template <int kTable> class KindSums {
     const int first_row_, first_key_, first_kind_;
 };
 
-// Sums a table's gradient over the block's tiles. Called by each of the warps that sum.
+// Sums the gradient of this table by products, and those of others beside it, over the block's
+// tiles. Called by each of the warps that sum.
 template <int kTable>
 __device__ inline void sum_kinds(const KernelArguments& attention, const mod::Arguments& arguments,
                                  Shared shared, const KeyTile& keys, int warp) {
     int stage = 0;
+    if constexpr (kHasOtherTables) clear_tables(shared, warp);
     visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
         const KindSums<kTable> sums(attention, arguments, place, shared, keys.first_kv, warp);
 #pragma unroll 1
@@ -308,8 +311,11 @@ __device__ inline void sum_kinds(const KernelArguments& attention, const mod::Ar
             synchronize_d_scores();
             const int first_query = walk.tile() * mod::kQueryTile;
             sums.add(stage, first_query);
-            add_biases(attention, arguments, place,
-                       WarpPanel(shared, stage, first_query, keys.first_kv, warp));
+            const WarpPanel panel(shared, stage, first_query, keys.first_kv, warp);
+            if constexpr (kHasOtherTables)
+                add_tables_of<kTable>(TableTile(attention, arguments, place, panel,
+                                                tables_of(shared, warp)));
+            add_biases(attention, arguments, place, panel);
         }
         sums.flush();
     });

@@ -103,8 +103,12 @@ __device__ inline TableCopies copies_of(const TableTile& tile, const PlaceRange&
     return TableCopies::around(tile.table, range, total);
 }
 
-template <int kTable = 0> __device__ inline void add_tables(const TableTile& tile, float largest) {
-    if constexpr (kTable < mod::TableGradients::kCount) {
+// Adds a tile to all tables but kLeftOut.
+template <int kLeftOut, int kTable = 0>
+__device__ inline void add_tables(const TableTile& tile, float largest) {
+    if constexpr (kTable == kLeftOut) {
+        add_tables<kLeftOut, kTable + 1>(tile, largest);
+    } else if constexpr (kTable < mod::TableGradients::kCount) {
         const TableEntries<kTable> entries(tile);
         if (entries.exist()) {
             const typename PlacesOf<kTable, TableTile>::Type places(tile, entries);
@@ -119,22 +123,33 @@ template <int kTable = 0> __device__ inline void add_tables(const TableTile& til
                 flush(copies, entries, fixed);
             }
         }
-        add_tables<kTable + 1>(tile, largest);
+        add_tables<kLeftOut, kTable + 1>(tile, largest);
     }
+}
+
+template <int kLeftOut> __device__ inline void add_tables_of(const TableTile& tile) {
+    const float largest = tile.largest();
+    if (largest != 0) add_tables<kLeftOut>(tile, largest);
+}
+
+// Returns the address of the memory of a warp that sums, and clears it.
+__device__ inline unsigned tables_of(Shared shared, int warp) {
+    return shared.base + kLayout.tables + 4 * warp * kTableWords;
+}
+__device__ inline void clear_tables(Shared shared, int warp) {
+    for (int i = TableTile::lane(); i < mod::TableGradients::kWords; i += 32)
+        store_shared_word(tables_of(shared, warp) + 4 * i, 0);
 }
 
 // Called by one warp, for all of the block's tiles.
 __device__ inline void sum_tables(const KernelArguments& attention, const mod::Arguments& arguments,
                                   Shared shared, const KeyTile& keys, int warp) {
-    const unsigned memory = shared.base + kLayout.tables + warp * 4 * mod::TableGradients::kWords;
-    for (int i = TableTile::lane(); i < mod::TableGradients::kWords; i += 32)
-        store_shared_word(memory + 4 * i, 0);
+    const unsigned memory = tables_of(shared, warp);
+    clear_tables(shared, warp);
     visit_panels(
         attention, arguments, shared, keys, warp,
         [&](const HeadPlace& place, const WarpPanel& panel, TileRange, int) {
-            const TableTile tile(attention, arguments, place, panel, memory);
-            const float largest = tile.largest();
-            if (largest != 0) add_tables(tile, largest);
+            add_tables_of<-1>(TableTile(attention, arguments, place, panel, memory));
             add_biases(attention, arguments, place, panel);
         },
         [](const HeadPlace&, TileRange) {});

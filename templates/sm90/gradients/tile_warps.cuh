@@ -63,7 +63,7 @@ using TileWarps =
     Select<(mod::GridGradients::kPlaces > 0), Select<kGridIsAligned, GridWarps, GridRowWarps>,
            Select<mod::ReadGradients::kSumsDistances, DistanceWarps,
                   Select<kSumsIndex2d, Index2dWarps,
-                         Select<kMultipliesKinds, KindWarps<0>,
+                         Select<kMultipliesKinds, KindWarps<mod::TableGradients::kOfKinds>,
                                 Select<(mod::TableGradients::kCount > 0), TableWarps,
                                        Select<(mod::ShiftedGradients::kCount > 0), ShiftWarps,
                                               NoTileWarps>>>>>>;

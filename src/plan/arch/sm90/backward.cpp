@@ -23,6 +23,7 @@ struct FusedTile {
     int bias_stages = 0;              // tiles of the dense bias in shared memory
     bool adds_bias_gradients = false; // adds tiles of the dense bias's gradient
     int table_words = 0;              // for sums of tables or grids, of each warp that sums
+    int kind_words = 0;               // and for products that sum one of the tables
     int grid_places = 0;              // number of digit places by which it sums grids
     RegisterForm form = RegisterForm::keeps_all;
     int saving_forms = 0; // number of forms of the same tile after this one
@@ -69,7 +70,7 @@ BackwardShape shape_of(const KernelRequest& request, const FusedTile& tile) {
     shape.biases_are_narrow = request.bias.has_narrow_gradient;
     shape.sums_tile = request.gradients.by_distance || index_2d.width != 0 ||
                       tile.table_words > 0 || request.gradients.by_shift;
-    shape.table_words = tile.table_words;
+    shape.table_words = tile.table_words + tile.kind_words;
     shape.has_weighted_tile = request.gradients.weighs_tables && tile.table_words > 0;
     shape.row_bytes = shape.has_weighted_tile ? 0 : shape.most_row_bytes();
     shape.key_width = index_2d.width;
@@ -187,13 +188,15 @@ FusedTile with_tables(const KernelRequest& request, FusedTile tile) {
     const std::vector<int> stages =
         request.gradients.weighs_tables ? std::vector{2, 1} : std::vector{2};
     if (request.gradients.weighs_tables && shares_keys(request)) return tile;
-    for (const int words : {2048, 1024, 512})
-        for (const int d_scores_stages : stages) {
-            FusedTile of_tables = tile;
-            of_tables.table_words = words;
-            of_tables.d_scores_stages = d_scores_stages;
-            if (fits(request, shape_of(request, of_tables))) return of_tables;
-        }
+    FusedTile of_tables = tile;
+    for (const int kind_words : {request.gradients.sums_kinds_beside ? ::sm90::kMostKindWords : 0, 0})
+        for (const int words : {2048, 1024, 512})
+            for (const int d_scores_stages : stages) {
+                of_tables.kind_words = kind_words;
+                of_tables.table_words = words;
+                of_tables.d_scores_stages = d_scores_stages;
+                if (fits(request, shape_of(request, of_tables))) return of_tables;
+            }
     return tile;
 }
 
@@ -288,6 +291,7 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
     config.bias_stages = tile.bias_stages;
     config.adds_bias_gradients = tile.adds_bias_gradients;
     config.table_words = tile.table_words;
+    config.kind_words = tile.kind_words;
     config.sums_shifts = request.gradients.by_shift;
     config.grid_places = tile.grid_places;
     config.saves_registers = static_cast<int>(tile.form);
