@@ -260,6 +260,14 @@ std::vector<Table> weighted() {
     };
 }
 
+void check_weighted(std::size_t first, std::size_t end) {
+    constexpr int kHeadDims[] = {64, 128, 40, 96};
+    int at = below(4);
+    for (std::size_t i = first; i < end; ++i)
+        for (const DType dtype : {DType::bf16, DType::f16})
+            test::check_on_hopper(case_of(weighted()[i], dtype, kHeadDims[at++ % 4]));
+}
+
 std::vector<Table> reads_alone() {
     const std::string kinds = "buffer g: i32[B, Q_LEN]\nbuffer k: i32[KV_LEN]\n";
     return {
@@ -518,17 +526,19 @@ TEST_CASE("tables: beside dense biases" * doctest::skip()) {
         }
 }
 
-TEST_CASE("tables: elements times something of their own" * doctest::skip()) {
-    constexpr int kHeadDims[] = {64, 128, 40, 96};
-    int at = below(4);
-    for (const Table& table : weighted())
-        for (const DType dtype : {DType::bf16, DType::f16})
-            test::check_on_hopper(case_of(table, dtype, kHeadDims[at++ % 4]));
-    for (const Table& table : {weighted()[0], weighted()[10]}) {
-        Case one = case_of(table, DType::bf16, 64);
-        one.deterministic = true;
-        test::check_on_hopper(one);
-    }
+TEST_CASE("tables: elements times something of their own, by kinds" * doctest::skip()) {
+    check_weighted(0, 4);
+    Case one = case_of(weighted()[0], DType::bf16, 64);
+    one.deterministic = true;
+    test::check_on_hopper(one);
+}
+
+TEST_CASE("tables: elements times something of their own, beside others" * doctest::skip()) {
+    check_weighted(4, 8);
+}
+
+TEST_CASE("tables: elements times something of their own, by any index" * doctest::skip()) {
+    check_weighted(8, weighted().size());
 }
 
 TEST_CASE("tables: beside distances" * doctest::skip()) { check(tables_beside_distances()); }
