@@ -88,7 +88,8 @@ class TileElements {
         positions_.start_tile();
         rows_.use_stage(stage, first);
         index_2d_reads_.use(shared.index_2d(stage));
-        weighted_tile_ = shared.base + kSummedTile + stage * kDScoresBytes;
+        if constexpr (kHasWeightedTile)
+            weighted_tile_ = shared.base + kSummedTile + stage * kDScoresBytes;
     }
 
     // Sets the addresses of the tile's biases, and of the warpgroup's part of their gradient.
