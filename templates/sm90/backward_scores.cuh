@@ -66,10 +66,8 @@ class GradientsOfP : public ComputedP {
   protected:
     template <bool kIsFinite = false>
     __device__ void add_gradients(const mod::At& at, const mod::Joint& joint, float d_modified,
-                                  int key, int j, GradientSums& sums, QuerySums& query_sums,
-                                  WeightedTile& weighted) const {
-        add_element<kIsFinite>(at, joint, d_modified, key, j,
-                               {sums, query_sums, biases(), weighted});
+                                  int key, int j, GradientSums& sums, QuerySums& query_sums) const {
+        add_element<kIsFinite>(at, joint, d_modified, key, j, {sums, query_sums, biases()});
     }
 };
 
@@ -91,12 +89,12 @@ class GradientsOfPositions : public GradientsOfP {
     __device__ void finish(Scores& d_scores, int tile_query, GradientSums& sums,
                            QuerySums& query_sums) const {
         PairReads reads;
-        WeightedTile weighted(weighted_tile());
+        sums.use_weighted(weighted_tile());
 #pragma unroll
         for (int j = 0; j < kQueries; ++j) {
             if (j % 2 == 0) {
                 if (ends_before(j / 2, tile_query)) {
-                    weighted.clear_from(j);
+                    sums.clear_weighted_from(j);
                     break;
                 }
                 tile_query = again_for(j / 2, tile_query);
@@ -105,7 +103,7 @@ class GradientsOfPositions : public GradientsOfP {
             visit(tile_query, j, reads, [&](int key, int i, const mod::At& at) {
                 const mod::Joint joint = mod::joint(at, 0);
                 const float d_modified = d_scores[i];
-                add_gradients(at, joint, d_modified, key, j, sums, query_sums, weighted);
+                add_gradients(at, joint, d_modified, key, j, sums, query_sums);
                 d_scores[i] = Derivative::d_score(d_modified, joint);
             });
         }
@@ -138,7 +136,7 @@ class GradientsOfScores : public GradientsOfP {
     // load what all pairs read before they store elements of a gradient, which spills.
     __device__ int after(const Fragments& d_scores, int pair, int tile_query) const {
         constexpr int kAhead = 4;
-        if (!kHasWeightedTile || pair < kAhead || pair % 2 != 0) return tile_query;
+        if (pair < kAhead || pair % 2 != 0) return tile_query;
         const int never_negative = attention_.q_len;
         const int fragment = static_cast<int>(d_scores[(pair - kAhead) / 2][0]);
         return tile_query + (fragment & never_negative >> 31);
@@ -149,10 +147,11 @@ class GradientsOfScores : public GradientsOfP {
                                Fragments& d_scores, int tile_query, const RowStatistics& statistics,
                                const unsigned (&visible)[2], GradientSums& sums,
                                QuerySums& query_sums) const {
-        WeightedTile weighted(weighted_tile());
+        sums.use_weighted(weighted_tile());
 #pragma unroll
         for (int pair = 0; pair < kQueries / 2; ++pair) {
-            tile_query = after(d_scores, pair, again_for(pair, tile_query));
+            tile_query = again_for(pair, tile_query);
+            if constexpr (kHasWeightedTile) tile_query = after(d_scores, pair, tile_query);
             float lse_log2[2], reference[2], delta[2], even[2], d_even[2];
             statistics.load(kRowLseLog2, first_query(), pair, lse_log2);
             statistics.load(kRowReference, first_query(), pair, reference);
@@ -168,8 +167,7 @@ class GradientsOfScores : public GradientsOfP {
                     if (!kSeesAll && !(visible[key] >> j & 1)) p_value = 0;
                     float d_modified = p_value * (dp[i] - delta[side]);
                     if (!kSeesAll && p_value == 0) d_modified = 0;
-                    add_gradients<kSeesAll>(at, joint, d_modified, key, j, sums, query_sums,
-                                            weighted);
+                    add_gradients<kSeesAll>(at, joint, d_modified, key, j, sums, query_sums);
                     gather(p, even, p_value, key, i);
                     gather(d_scores, d_even,
                            !kSeesAll && d_modified == 0 ? 0 : d_modified * joint.d_score, key, i);

@@ -65,8 +65,25 @@ class StagedRows {
 };
 using TileRows = Select<kStagesRows, StagedRows, ComputedRows>;
 
+// The address of a tile's stage for elements of a gradient of tables.
+class StageOfWeighted {
+  protected:
+    __device__ void use_weighted_stage(const Shared& shared, int stage) {
+        tile_ = shared.base + kSummedTile + stage * kDScoresBytes;
+    }
+    __device__ unsigned weighted_tile() const { return tile_; }
+
+  private:
+    unsigned tile_ = 0;
+};
+class NoStageOfWeighted {
+  protected:
+    __device__ void use_weighted_stage(const Shared&, int) {}
+    __device__ unsigned weighted_tile() const { return 0; }
+};
+
 // A thread's elements of one warp's 16 keys, for one query head.
-class TileElements {
+class TileElements : protected Select<kHasWeightedTile, StageOfWeighted, NoStageOfWeighted> {
   public:
     __device__ TileElements(const KernelArguments& attention, const mod::Arguments& arguments,
                             const HeadPlace& place, TileLength length, int tile_key, int warp_key,
@@ -88,8 +105,7 @@ class TileElements {
         positions_.start_tile();
         rows_.use_stage(stage, first);
         index_2d_reads_.use(shared.index_2d(stage));
-        if constexpr (kHasWeightedTile)
-            weighted_tile_ = shared.base + kSummedTile + stage * kDScoresBytes;
+        use_weighted_stage(shared, stage);
     }
 
     // Sets the addresses of the tile's biases, and of the warpgroup's part of their gradient.
@@ -121,7 +137,6 @@ class TileElements {
     }
 
   protected:
-    __device__ unsigned weighted_tile() const { return weighted_tile_; }
     __device__ int first_query() const { return positions_.first_query; }
 
     __device__ bool hides_any(int tile_query) const {
@@ -245,7 +260,6 @@ class TileElements {
     Index2dReads index_2d_reads_;
     TileRows rows_;
     TileBiases biases_;
-    unsigned weighted_tile_ = 0; // address of the stage for elements of a gradient of tables
     const float* expanded_;    // entry of distance 0
     long long expanded_count_; // from one read to the next
 };

@@ -13,7 +13,7 @@
 namespace sm90 {
 
 // Sums that a thread keeps while the queries of a head pass by.
-struct GradientSums {
+struct GradientSums : WeightedTile {
     HeadSums head;
     KeySums key;
 };
@@ -22,7 +22,6 @@ struct TileGradients {
     GradientSums& registers;
     QuerySums& queries;
     const TileBiases& biases;
-    WeightedTile& weighted;
 };
 
 // Adds one element's part to every gradient. kIsFinite: no partial is infinite or NaN where

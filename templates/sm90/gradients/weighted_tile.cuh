@@ -8,23 +8,17 @@
 
 namespace sm90 {
 
-struct NoWeightedTile {
-    explicit __device__ NoWeightedTile(unsigned) {}
-    __device__ void add(float, int, int) {}
-    __device__ void clear_from(int) const {}
-};
-
 // A thread's elements of a tile. Each warp stores its 16 keys, of 16 queries at once.
 class StoredWeightedTile {
   public:
-    // tile: the address of its stage.
-    explicit __device__ StoredWeightedTile(unsigned tile) {
+    // Begins a tile, whose stage has this address.
+    __device__ void use_weighted(unsigned tile) {
         const int lane = lane_again(), warp = static_cast<int>(threadIdx.x) / 32 - 4;
         const int chunk = (2 * (warp % 4) + lane / 8 % 2) ^ (lane % 8);
         to_ = tile + warp / 4 * kQueryPanel + (lane % 8 + lane / 16 * 8) * kRowBytes + chunk * 16;
     }
     // Adds the element of a key and the thread's j-th query; queries come in order.
-    __device__ void add(float d_read, int key, int j) {
+    __device__ void add_weighted(float d_read, int key, int j) {
         if (j % 2 == 0) {
             even_[key] = d_read;
             return;
@@ -34,7 +28,7 @@ class StoredWeightedTile {
             store(j / 4, words_[0][0], words_[0][1], words_[1][0], words_[1][1]);
     }
     // Stores zeros for the thread's queries from the j-th on, a multiple of four.
-    __device__ void clear_from(int j) const {
+    __device__ void clear_weighted_from(int j) const {
 #pragma unroll
         for (int i = j / 4; i < kScoreQueries / 16; ++i)
             store(i, 0, 0, 0, 0);
@@ -49,13 +43,20 @@ class StoredWeightedTile {
     float even_[2];
     unsigned words_[2][2]; // of eight queries and a key
 };
+struct NoWeightedTile {
+    __device__ void use_weighted(unsigned) {}
+    __device__ void add_weighted(float, int, int) {}
+    __device__ void clear_weighted_from(int) const {}
+};
+// A base of what threads sum: compilers choose other registers even for a reference to an object
+// that has nothing.
 using WeightedTile = Select<kHasWeightedTile, StoredWeightedTile, NoWeightedTile>;
 
 template <> struct SumOf<mod::Sum::table> : NoSum {
     template <typename Sums>
     static __device__ void add(int gradient, float d_read, const mod::At&, int key, int j,
                                Sums& sums) {
-        if (gradient == mod::ReadGradients::kWeighted) sums.weighted.add(d_read, key, j);
+        if (gradient == mod::ReadGradients::kWeighted) sums.registers.add_weighted(d_read, key, j);
     }
 };
 
