@@ -37,6 +37,7 @@ passes::TileSums tile_sums(const plan::KernelConfig& config) {
     return {.key_width = config.key_width,
             .adds_bias_gradients = config.adds_bias_gradients,
             .sums_tables = config.table_words > 0 && config.grid_places == 0,
+            .adds_biases_beside = config.adds_biases_beside,
             .sums_grids = config.grid_places > 0,
             .sums_shifts = config.sums_shifts};
 }

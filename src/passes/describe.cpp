@@ -94,6 +94,7 @@ int summed_key_width(const Mod& mod) {
 std::string describe_sum(const Mod& mod, const ReadGradient& gradient) {
     const TileSums tile{.key_width = summed_key_width(mod),
                         .sums_tables = sums_tables(mod),
+                        .adds_biases_beside = sums_tables(mod),
                         .sums_grids = sums_grids(mod),
                         .sums_shifts = sums_shifts(mod)};
     const GradientSum sum = gradient_sum(mod, gradient, tile);

@@ -107,7 +107,8 @@ GradientSum gradient_sum(const Mod& mod, const ReadGradient& gradient, TileSums 
     if (sum == GradientSum::element && tile.sums_tables && gradient.is_of_table)
         return GradientSum::table;
     if (sum != GradientSum::element || !is_dense_bias_gradient(mod, gradient)) return sum;
-    if (tile.sums_tables && is_narrow_of_scores(mod, gradient)) return GradientSum::bias_beside;
+    if (tile.adds_biases_beside && is_narrow_of_scores(mod, gradient))
+        return GradientSum::bias_beside;
     // Tiles of a dense bias are added by the warps that would otherwise sum tiles of dS.
     const bool takes_dense_biases =
         mod.program.is_dense() && tile.adds_bias_gradients && tile.key_width == 0 &&
@@ -222,6 +223,7 @@ int key_width_of_gradients(const Mod& mod) {
 TileSums fused_sums(const Mod& mod) {
     return {.key_width = key_width_of_gradients(mod),
             .sums_tables = sums_tables(mod),
+            .adds_biases_beside = sums_tables(mod),
             .sums_grids = sums_grids(mod),
             .sums_shifts = sums_shifts(mod)};
 }

@@ -34,6 +34,7 @@ struct TileSums {
     int key_width = 0; // of that 2-D key index; 0 for none
     bool adds_bias_gradients = true;
     bool sums_tables = false; // where sums_tables() says that it may
+    bool adds_biases_beside = false; // and narrow dense biases, from the same tiles
     bool sums_grids = false;  // where sums_grids() says that it may
     bool sums_shifts = false; // and sums_shifts()
     // Only what meets few entries is summed, as tables; the rest is added element by element.

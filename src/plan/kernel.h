@@ -83,8 +83,9 @@ struct KernelConfig {
     // Words of shared memory for sums of GradientSum::table or of grids: for each warp that sums;
     // in a generic backward, for each table.
     int table_words = 0;
-    int kind_words = 0;  // beside table_words, for products that sum one of several tables
-    int grid_places = 0; // digit places by which it sums parts of diagonals
+    int kind_words = 0; // beside table_words, for products that sum one of several tables
+    bool adds_biases_beside = false; // by GradientSum::bias_beside
+    int grid_places = 0;             // digit places by which it sums parts of diagonals
     // Blocks report when they have added to dq; the first one may then store instead of adding.
     bool reports_additions = false, stores_dq_first = false;
     bool is_persistent = false; // launches at most one block per multiprocessor

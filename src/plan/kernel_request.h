@@ -157,6 +157,7 @@ struct BufferGradients {
     bool by_batch = false;
     bool weighs_tables = false;      // those by_table are ReadGradient::is_weighted
     bool sums_kinds_beside = false;  // of several tables, products may sum one
+    bool adds_biases_beside = false; // some by bias_beside
     int by_query = 0;                // number of such
     int grid_places = 0;             // number of Mod::digit_places if grids may be summed, else 0
     int few_entries = 0;             // passes::count_few_entries()

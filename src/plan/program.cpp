@@ -166,6 +166,8 @@ BufferGradients buffer_gradients(const passes::Mod& mod) {
     gradients.by_table = passes::sums_tables(mod);
     gradients.weighs_tables = gradients.by_table && passes::weighs_tables(mod);
     gradients.sums_kinds_beside = gradients.by_table && passes::sums_kinds_beside(mod);
+    gradients.adds_biases_beside =
+        passes::sums_by(mod, GradientSum::bias_beside, passes::fused_sums(mod));
     gradients.by_shift = passes::sums_shifts(mod);
     gradients.by_batch = passes::sums_by(mod, GradientSum::batch, {.sums_batches = true});
     gradients.by_query = passes::count_sums_by(mod, GradientSum::query);

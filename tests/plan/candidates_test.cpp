@@ -5,6 +5,7 @@
 #include <array>
 #include <limits>
 #include <span>
+#include <string>
 #include <tuple>
 
 #include "common/sequences.h"
@@ -763,6 +764,44 @@ TEST_CASE("what Hopper's backward cannot do is left to the generic kernels") {
         request.deterministic = true;
     }));
     CHECK_FALSE(is_hopper([](KernelRequest& request) { request.generic_because = "a test"; }));
+}
+
+TEST_CASE("where the fastest sums of tables spill, slower ones follow") {
+    const auto ways = [](const BufferGradients& gradients, int head_dim, bool is_large = false) {
+        std::string text;
+        const KernelRequest request = {.kind = KernelKind::backward_fused,
+                                       .arch = 90,
+                                       .head_dim = head_dim,
+                                       .head_dim_v = head_dim,
+                                       .has_score_mod = true,
+                                       .work = {.is_large = is_large},
+                                       .gradients = gradients};
+        for (const KernelConfig& config : plan::candidates(request)) {
+            if (config.family != plan::sm90::kName) continue;
+            const std::string way = config.kind_words > 0       ? "products "
+                                    : config.adds_biases_beside ? "biases "
+                                    : config.table_words > 0    ? "entries "
+                                                                : "elements ";
+            if (!text.ends_with(way)) text += way;
+        }
+        return text;
+    };
+    BufferGradients tables{.any = true, .vary = true, .by_table = true};
+    for (const int head_dim : {64, 128}) {
+        CAPTURE(head_dim);
+        CHECK(ways(tables, head_dim) == "entries ");
+        BufferGradients several = tables;
+        several.sums_kinds_beside = true;
+        CHECK(ways(several, head_dim) == "products entries ");
+        CHECK(ways(several, head_dim, true) == "entries ");
+        BufferGradients biases = tables;
+        biases.adds_biases_beside = true;
+        CHECK(ways(biases, head_dim) == "biases entries ");
+        BufferGradients weighted = tables;
+        weighted.weighs_tables = true;
+        CHECK(ways(weighted, head_dim) == "entries elements ");
+        CHECK(ways(weighted, head_dim, true) == "elements ");
+    }
 }
 
 TEST_CASE("a generic backward has room for sums of few entries beside its tile") {

@@ -24,6 +24,8 @@ struct FusedTile {
     bool adds_bias_gradients = false; // adds tiles of the dense bias's gradient
     int table_words = 0;              // for sums of tables or grids, of each warp that sums
     int kind_words = 0;               // and for products that sum one of the tables
+    bool adds_biases_beside = false;  // adds narrow dense biases from the tiles that tables are of
+    int way_to_sum = 0;               // of ways_to_sum(): those of larger numbers are slower
     int grid_places = 0;              // number of digit places by which it sums grids
     RegisterForm form = RegisterForm::keeps_all;
     int saving_forms = 0; // number of forms of the same tile after this one
@@ -174,30 +176,48 @@ std::optional<FusedTile> bias_tile_of(const KernelRequest& request) {
     return {};
 }
 
-// Returns the tile with as much memory for sums of grids or tables as fits. Without any, gradients
-// are added one by one.
-FusedTile with_tables(const KernelRequest& request, FusedTile tile) {
-    if (request.gradients.grid_places > 0) {
-        FusedTile of_grid = tile;
-        of_grid.grid_places = request.gradients.grid_places;
-        of_grid.table_words = ::sm90::grid_words(request.gradients.grid_places);
-        if (fits(request, shape_of(request, of_grid))) return of_grid;
-    }
-    if (!request.gradients.by_table) return tile;
+// Returns the tile with as much memory for sums of tables as fits, or nothing. takes_all: one by
+// kinds is multiplied beside others, which takes memory of its own, and narrow dense biases are
+// added from the same tiles.
+std::optional<FusedTile> with_tables(const KernelRequest& request, FusedTile tile, bool takes_all) {
+    const BufferGradients& gradients = request.gradients;
+    tile.adds_biases_beside = takes_all && gradients.adds_biases_beside;
+    tile.kind_words = takes_all && gradients.sums_kinds_beside ? ::sm90::kMostKindWords : 0;
     // Tiles of weighted gradients have two stages; where there is no room, dS has one.
-    const std::vector<int> stages =
-        request.gradients.weighs_tables ? std::vector{2, 1} : std::vector{2};
-    if (request.gradients.weighs_tables && shares_keys(request)) return tile;
-    FusedTile of_tables = tile;
-    for (const int kind_words : {request.gradients.sums_kinds_beside ? ::sm90::kMostKindWords : 0, 0})
-        for (const int words : {2048, 1024, 512})
-            for (const int d_scores_stages : stages) {
-                of_tables.kind_words = kind_words;
-                of_tables.table_words = words;
-                of_tables.d_scores_stages = d_scores_stages;
-                if (fits(request, shape_of(request, of_tables))) return of_tables;
-            }
-    return tile;
+    const int fewest_stages = gradients.weighs_tables ? 1 : 2;
+    for (const int words : {2048, 1024, 512})
+        for (int stages = 2; stages >= fewest_stages; --stages) {
+            tile.table_words = words;
+            tile.d_scores_stages = stages;
+            if (fits(request, shape_of(request, tile))) return tile;
+        }
+    return std::nullopt;
+}
+
+// Returns the ways in which the tile may sum grids or tables, the fastest first. The faster ones
+// spill more: where every form of them does, the next way is tried. The last one of weighted
+// tables, and of those without room, is to add elements one by one. Large programs, of which few
+// candidates are compiled, have the last one alone.
+std::vector<FusedTile> ways_to_sum(const KernelRequest& request, const FusedTile& tile) {
+    const BufferGradients& gradients = request.gradients;
+    if (gradients.grid_places > 0) {
+        FusedTile of_grid = tile;
+        of_grid.grid_places = gradients.grid_places;
+        of_grid.table_words = ::sm90::grid_words(gradients.grid_places);
+        if (fits(request, shape_of(request, of_grid))) return {of_grid};
+    }
+    std::vector<FusedTile> ways;
+    if (gradients.by_table && !(gradients.weighs_tables && shares_keys(request))) {
+        const bool may_take_all = gradients.sums_kinds_beside || gradients.adds_biases_beside;
+        for (const bool takes_all : {true, false})
+            if (may_take_all || !takes_all)
+                if (const auto way = with_tables(request, tile, takes_all)) ways.push_back(*way);
+    }
+    if (ways.empty() || gradients.weighs_tables) ways.push_back(tile);
+    if (request.work.is_large) ways.erase(ways.begin(), ways.end() - 1);
+    for (std::size_t i = 0; i < ways.size(); ++i)
+        ways[i].way_to_sum = static_cast<int>(i);
+    return ways;
 }
 
 // Whether the warps beside the MMAs can spill: they do more than load, or have the fewest
@@ -244,8 +264,8 @@ std::vector<RegisterForm> register_forms(const KernelRequest& request) {
 }
 
 // Returns the tiles to try, best first. Reading columns of a 2-D key index from memory costs more
-// than smaller tiles do, and so do sums without MMAs. Each tile is followed by its forms that save
-// registers, each slower than the one before it.
+// than smaller tiles do, and so do sums without MMAs, or a slower way to sum tables. Each tile is
+// followed by its forms that save registers, each slower than the one before it.
 std::vector<FusedTile> fused_tiles(const KernelRequest& request) {
     std::vector<FusedTile> tiles;
     const auto add = [&](FusedTile tile) {
@@ -257,6 +277,7 @@ std::vector<FusedTile> fused_tiles(const KernelRequest& request) {
         }
     };
     if (const auto tile = bias_tile_of(request)) add(*tile);
+    std::vector<FusedTile> slower; // ways to sum tables
     const passes::Index2dReads index_2d = index_2d_of(request);
     for (const bool stages_columns : {true, false}) {
         if (stages_columns && index_2d.by_column == 0) continue;
@@ -264,10 +285,15 @@ std::vector<FusedTile> fused_tiles(const KernelRequest& request) {
             if (stages_sums && !sums_by_mma(index_2d)) continue;
             for (const int query_tile : {2 * kRowBlock, kRowBlock})
                 if (const FusedTile tile{query_tile, stages_columns, stages_sums};
-                    suits(request, tile))
-                    add(with_tables(request, tile));
+                    suits(request, tile)) {
+                    const std::vector<FusedTile> ways = ways_to_sum(request, tile);
+                    add(ways.front());
+                    slower.insert(slower.end(), ways.begin() + 1, ways.end());
+                }
         }
     }
+    std::ranges::stable_sort(slower, {}, &FusedTile::way_to_sum);
+    std::ranges::for_each(slower, add);
     return tiles;
 }
 
@@ -292,6 +318,7 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
     config.adds_bias_gradients = tile.adds_bias_gradients;
     config.table_words = tile.table_words;
     config.kind_words = tile.kind_words;
+    config.adds_biases_beside = tile.adds_biases_beside;
     config.sums_shifts = request.gradients.by_shift;
     config.grid_places = tile.grid_places;
     config.saves_registers = static_cast<int>(tile.form);
@@ -320,7 +347,8 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
     constexpr int kSavable = 128, kSavableOfElements = 64;
     config.saving_forms = tile.saving_forms;
     const bool comes_again = config.saving_forms > 0;
-    const bool has_smaller = at + static_cast<std::size_t>(config.saving_forms) + 1 < all.size();
+    const std::size_t next = at + static_cast<std::size_t>(config.saving_forms) + 1;
+    const bool has_smaller = next < all.size() && all[next].way_to_sum == tile.way_to_sum;
     config.savable_spills = adds_elements ? kSavableOfElements
                             : has_smaller && !tile.has_dense_bias()
                                 ? kSavable
@@ -372,7 +400,9 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
         config.reason += ", a 2-D key index of " + std::to_string(config.key_width) + " columns";
     if (tile.bias_stages > 0) config.reason += "; biases through shared memory";
     if (at + static_cast<std::size_t>(tile.saving_forms) >= register_forms(request).size())
-        config.reason += "; larger tiles spilled registers or serialised products";
+        config.reason += tile.way_to_sum > 0
+                             ? "; faster sums of tables spilled registers"
+                             : "; larger tiles spilled registers or serialised products";
     if (tile.form == RegisterForm::subtracts_apart)
         config.reason += "; saves registers, references of large scores are subtracted apart";
     else if (tile.form != RegisterForm::keeps_all)
