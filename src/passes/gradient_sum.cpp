@@ -228,6 +228,13 @@ TileSums fused_sums(const Mod& mod) {
             .sums_shifts = sums_shifts(mod)};
 }
 
+bool adds_many_by_element(const Mod& mod) {
+    constexpr int kMost = 2;
+    TileSums tile = fused_sums(mod);
+    tile.adds_biases_beside = false;
+    return count_sums_by(mod, GradientSum::element, tile) > kMost;
+}
+
 std::vector<NodeId> row_reads(const Mod& mod, int key_width) {
     return index_2d_reads(mod, key_width, KeyUse::quotient);
 }

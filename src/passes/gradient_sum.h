@@ -55,6 +55,10 @@ bool sums_shifts(const Mod& mod);
 bool weighs_tables(const Mod& mod); // whether tables are ReadGradient::is_weighted
 // All ways in which a fused backward may sum the mod's gradients from tiles.
 TileSums fused_sums(const Mod& mod);
+// Whether elements add so many gradients in memory one by one that a compile of a kernel with
+// unrolled elements takes minutes, and the generic one is as fast. Dense biases beside tables
+// count: the last of that kernel's ways to sum adds them so.
+bool adds_many_by_element(const Mod& mod);
 // Why a block that computes the sequences of a head one after another cannot keep one sum for each
 // element for all gradients; empty if it can.
 std::string_view why_not_batches(const Mod& mod);

@@ -170,7 +170,7 @@ void find_weighted_tables(Mod& mod) {
     const auto is_of_tile = [&](const ReadGradient& gradient) {
         return is_of_d_scores(gradient_sum(mod, gradient, tile));
     };
-    if (!mod.program.is_dense() || mod.deterministic ||
+    if (!mod.program.is_dense() || mod.deterministic || adds_many_by_element(mod) ||
         std::ranges::any_of(mod.gradients, is_of_tile))
         return;
     NodeId partial = ir::kNoNode;

@@ -20,7 +20,8 @@ void find_table_gradients(Mod& mod);
 void join_distances_to_tables(Mod& mod);
 // Makes reads of tables whose partial is any other expression (the score, say) is_of_table and
 // is_weighted, if tiles of dS are not summed: warps that would sum them sum tiles of what elements
-// add instead. One such partial: that of the first. Comes after all that find sums of dS.
+// add instead. One such partial: that of the first. None if elements add many gradients: another
+// kernel is for those. Comes after all that find sums of dS.
 void find_weighted_tables(Mod& mod);
 // The number by which the elements' dS is multiplied if there is no sum_factor: -0.5 for `score -
 // t[...] * 0.5`.

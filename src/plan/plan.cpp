@@ -64,10 +64,8 @@ std::string_view why_not_by_element(const passes::Mod& mod) {
                    passes::gradient_sum(mod, gradient, tile) == passes::GradientSum::element;
         }))
         return "elements would wait for each other at entries of a table";
-    // With more sums, a compile takes minutes, and the generic kernel is as fast.
-    constexpr int kMostSums = 2;
-    const int sums = passes::count_sums_by(mod, passes::GradientSum::element, tile);
-    return sums > kMostSums ? "memory adds up several gradients of each element" : "";
+    return passes::adds_many_by_element(mod) ? "memory adds up several gradients of each element"
+                                             : "";
 }
 
 // Returns why specialized kernels cannot have these layouts; empty if they can.

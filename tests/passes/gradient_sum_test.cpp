@@ -243,6 +243,8 @@ TEST_CASE("tables that are no multiples of dS share tiles of one partial") {
     // The warps that sum have dS or other tiles.
     CHECK(weighted("score + " + kinds + " * " + kinds + " + " + other) == "-t");
     CHECK(weighted("score + " + kinds + " * " + kinds + " + r[h, q_idx - kv_idx]") == "--");
+    // Where elements add more gradients than two, the kernel is one that does not weigh.
+    CHECK(weighted("score * (" + kinds + " + " + other + " + t[h, g[kv_idx], g[q_idx]])") == "---");
 }
 
 TEST_CASE("beside a table, what is read by distance is summed as a table") {

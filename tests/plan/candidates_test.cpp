@@ -767,8 +767,10 @@ TEST_CASE("what Hopper's backward cannot do is left to the generic kernels") {
 }
 
 TEST_CASE("where the fastest sums of tables spill, slower ones follow") {
+    // The ways to sum in the order in which they are tried, each with the number of its forms.
     const auto ways = [](const BufferGradients& gradients, int head_dim, bool is_large = false) {
-        std::string text;
+        std::string text, last;
+        int forms = 0;
         const KernelRequest request = {.kind = KernelKind::backward_fused,
                                        .arch = 90,
                                        .head_dim = head_dim,
@@ -778,29 +780,40 @@ TEST_CASE("where the fastest sums of tables spill, slower ones follow") {
                                        .gradients = gradients};
         for (const KernelConfig& config : plan::candidates(request)) {
             if (config.family != plan::sm90::kName) continue;
-            const std::string way = config.kind_words > 0       ? "products "
-                                    : config.adds_biases_beside ? "biases "
-                                    : config.table_words > 0    ? "entries "
-                                                                : "elements ";
-            if (!text.ends_with(way)) text += way;
+            const std::string way = config.kind_words > 0 && config.adds_biases_beside ? "both"
+                                    : config.kind_words > 0                            ? "products"
+                                    : config.adds_biases_beside                        ? "biases"
+                                    : config.table_words > 0                           ? "entries"
+                                                                                       : "elements";
+            forms = way == last ? forms + 1 : 1;
+            last = way;
+            if (config.saving_forms == 0) text += way + " " + std::to_string(forms) + " ";
         }
         return text;
     };
     BufferGradients tables{.any = true, .vary = true, .by_table = true};
     for (const int head_dim : {64, 128}) {
         CAPTURE(head_dim);
-        CHECK(ways(tables, head_dim) == "entries ");
+        const bool is_narrow = head_dim == 64;
+        CHECK(ways(tables, head_dim) == "entries 3 ");
         BufferGradients several = tables;
         several.sums_kinds_beside = true;
-        CHECK(ways(several, head_dim) == "products entries ");
-        CHECK(ways(several, head_dim, true) == "entries ");
+        CHECK(ways(several, head_dim) == "products 2 entries 3 ");
+        CHECK(ways(several, head_dim, true) == "entries 3 ");
         BufferGradients biases = tables;
         biases.adds_biases_beside = true;
-        CHECK(ways(biases, head_dim) == "biases entries ");
+        CHECK(ways(biases, head_dim) == "biases 2 entries 3 ");
         BufferGradients weighted = tables;
         weighted.weighs_tables = true;
-        CHECK(ways(weighted, head_dim) == "entries elements ");
-        CHECK(ways(weighted, head_dim, true) == "elements ");
+        CHECK(ways(weighted, head_dim) == "entries 2 elements 3 ");
+        CHECK(ways(weighted, head_dim, true) == "elements 3 ");
+        // Wide heads leave registers for one of them.
+        several.adds_biases_beside = true;
+        CHECK(ways(several, head_dim) ==
+              (is_narrow ? "both 2 entries 3 " : "products 2 entries 3 "));
+        weighted.sums_kinds_beside = true;
+        CHECK(ways(weighted, head_dim) ==
+              (is_narrow ? "products 2 elements 3 " : "entries 2 elements 3 "));
     }
 }
 

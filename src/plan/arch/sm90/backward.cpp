@@ -26,6 +26,7 @@ struct FusedTile {
     int kind_words = 0;               // and for products that sum one of the tables
     bool adds_biases_beside = false;  // adds narrow dense biases from the tiles that tables are of
     int way_to_sum = 0;               // of ways_to_sum(): those of larger numbers are slower
+    bool has_slower_way = false;      // of which another follows
     int grid_places = 0;              // number of digit places by which it sums grids
     RegisterForm form = RegisterForm::keeps_all;
     int saving_forms = 0; // number of forms of the same tile after this one
@@ -105,6 +106,12 @@ BackwardShape with_query_sums(const KernelRequest& request, const BackwardShape&
     return !shape.shares_keys() && fits(request, gathering) ? gathering : shape;
 }
 
+// Whether dk and dv leave registers for more than one thing that elements need beside products.
+bool has_narrow_heads(const KernelRequest& request) {
+    constexpr int kMostColumns = 192; // of keys and values together
+    return request.head_dim + request.head_dim_v <= kMostColumns;
+}
+
 // Whether the code for elements is too long to be emitted for each kind of tile: compilers take
 // more than linear time for it, and spill more. The limit is lower with a block mask, which leaves
 // fewer registers.
@@ -116,9 +123,8 @@ bool writes_scores_once(const KernelRequest& request) {
         request.work.is_large || (request.has_score_mod && request.mask.has_block_mask);
     // Functions of scores, together with gradients of buffers, leave too few registers for two
     // copies.
-    constexpr int kNarrowHeads = 192;
     if (request.gradients.partials_use_score && request.work.of_score.special_functions != 0 &&
-        request.head_dim + request.head_dim_v > kNarrowHeads)
+        !has_narrow_heads(request))
         return true;
     return request.work.copied_instructions > (is_short ? kMostWhereShort : kMost);
 }
@@ -176,15 +182,14 @@ std::optional<FusedTile> bias_tile_of(const KernelRequest& request) {
     return {};
 }
 
-// Returns the tile with as much memory for sums of tables as fits, or nothing. takes_all: one by
-// kinds is multiplied beside others, which takes memory of its own, and narrow dense biases are
-// added from the same tiles.
-std::optional<FusedTile> with_tables(const KernelRequest& request, FusedTile tile, bool takes_all) {
-    const BufferGradients& gradients = request.gradients;
-    tile.adds_biases_beside = takes_all && gradients.adds_biases_beside;
-    tile.kind_words = takes_all && gradients.sums_kinds_beside ? ::sm90::kMostKindWords : 0;
+// Returns the tile with as much memory for sums of tables as fits, or nothing. multiplies_kinds:
+// one by kinds is multiplied beside others, which takes memory of its own.
+std::optional<FusedTile> with_tables(const KernelRequest& request, FusedTile tile,
+                                     bool multiplies_kinds, bool adds_biases_beside) {
+    tile.adds_biases_beside = adds_biases_beside;
+    tile.kind_words = multiplies_kinds ? ::sm90::kMostKindWords : 0;
     // Tiles of weighted gradients have two stages; where there is no room, dS has one.
-    const int fewest_stages = gradients.weighs_tables ? 1 : 2;
+    const int fewest_stages = request.gradients.weighs_tables ? 1 : 2;
     for (const int words : {2048, 1024, 512})
         for (int stages = 2; stages >= fewest_stages; --stages) {
             tile.table_words = words;
@@ -194,10 +199,23 @@ std::optional<FusedTile> with_tables(const KernelRequest& request, FusedTile til
     return std::nullopt;
 }
 
-// Returns the ways in which the tile may sum grids or tables, the fastest first. The faster ones
-// spill more: where every form of them does, the next way is tried. The last one of weighted
-// tables, and of those without room, is to add elements one by one. Large programs, of which few
-// candidates are compiled, have the last one alone.
+// Returns the way in which the tile sums tables fastest; nothing if there is no room. Wide heads
+// leave registers for one of these: a tile of weighted gradients, products of kinds beside other
+// tables, and dense biases from the same tiles.
+std::optional<FusedTile> fastest_sums(const KernelRequest& request, const FusedTile& tile) {
+    const BufferGradients& gradients = request.gradients;
+    const bool are_narrow = has_narrow_heads(request);
+    const bool multiplies = gradients.sums_kinds_beside && (are_narrow || !gradients.weighs_tables);
+    const bool adds_biases = gradients.adds_biases_beside && (are_narrow || !multiplies);
+    if (multiplies || adds_biases)
+        if (const auto way = with_tables(request, tile, multiplies, adds_biases)) return way;
+    return with_tables(request, tile, false, false);
+}
+
+// Returns the ways in which the tile may sum grids or tables, the fastest first: at most two, as
+// what the faster one spills is known only when it has been compiled. The slower one, if there is
+// any, adds weighted tables element by element, and sums others entry by entry. Large programs, of
+// which few candidates are compiled, have the last one alone.
 std::vector<FusedTile> ways_to_sum(const KernelRequest& request, const FusedTile& tile) {
     const BufferGradients& gradients = request.gradients;
     if (gradients.grid_places > 0) {
@@ -206,17 +224,18 @@ std::vector<FusedTile> ways_to_sum(const KernelRequest& request, const FusedTile
         of_grid.table_words = ::sm90::grid_words(gradients.grid_places);
         if (fits(request, shape_of(request, of_grid))) return {of_grid};
     }
-    std::vector<FusedTile> ways;
-    if (gradients.by_table && !(gradients.weighs_tables && shares_keys(request))) {
-        const bool may_take_all = gradients.sums_kinds_beside || gradients.adds_biases_beside;
-        for (const bool takes_all : {true, false})
-            if (may_take_all || !takes_all)
-                if (const auto way = with_tables(request, tile, takes_all)) ways.push_back(*way);
+    if (!gradients.by_table || (gradients.weighs_tables && shares_keys(request))) return {tile};
+    const std::optional<FusedTile> fastest = fastest_sums(request, tile);
+    if (!fastest) return {tile};
+    FusedTile slower = tile;
+    if (!gradients.weighs_tables) {
+        if (fastest->kind_words == 0 && !fastest->adds_biases_beside) return {*fastest};
+        slower = with_tables(request, tile, false, false).value_or(tile);
     }
-    if (ways.empty() || gradients.weighs_tables) ways.push_back(tile);
-    if (request.work.is_large) ways.erase(ways.begin(), ways.end() - 1);
-    for (std::size_t i = 0; i < ways.size(); ++i)
-        ways[i].way_to_sum = static_cast<int>(i);
+    if (request.work.is_large) return {slower};
+    slower.way_to_sum = 1;
+    std::vector<FusedTile> ways = {*fastest, slower};
+    ways.front().has_slower_way = true;
     return ways;
 }
 
@@ -265,11 +284,14 @@ std::vector<RegisterForm> register_forms(const KernelRequest& request) {
 
 // Returns the tiles to try, best first. Reading columns of a 2-D key index from memory costs more
 // than smaller tiles do, and so do sums without MMAs, or a slower way to sum tables. Each tile is
-// followed by its forms that save registers, each slower than the one before it.
+// followed by its forms that save registers, each slower than the one before it; only by the last
+// of them where a slower way follows, so that such a program has two compiles more at most.
 std::vector<FusedTile> fused_tiles(const KernelRequest& request) {
     std::vector<FusedTile> tiles;
     const auto add = [&](FusedTile tile) {
-        const std::vector<RegisterForm> forms = register_forms(request);
+        std::vector<RegisterForm> forms = register_forms(request);
+        if (tile.has_slower_way && forms.size() > 2)
+            forms.erase(forms.begin() + 1, forms.end() - 1);
         for (std::size_t i = 0; i < forms.size(); ++i) {
             tile.form = forms[i];
             tile.saving_forms = static_cast<int>(forms.size() - 1 - i);
