@@ -809,8 +809,7 @@ TEST_CASE("where the fastest sums of tables spill, slower ones follow") {
         CHECK(ways(weighted, head_dim, true) == "elements 3 ");
         // Wide heads leave registers for one of them.
         several.adds_biases_beside = true;
-        CHECK(ways(several, head_dim) ==
-              (is_narrow ? "both 2 entries 3 " : "products 2 entries 3 "));
+        CHECK(ways(several, head_dim) == (is_narrow ? "both 2 entries 3 " : "biases 2 entries 3 "));
         weighted.sums_kinds_beside = true;
         CHECK(ways(weighted, head_dim) ==
               (is_narrow ? "products 2 elements 3 " : "entries 2 elements 3 "));

@@ -204,9 +204,10 @@ std::optional<FusedTile> with_tables(const KernelRequest& request, FusedTile til
 // tables, and dense biases from the same tiles.
 std::optional<FusedTile> fastest_sums(const KernelRequest& request, const FusedTile& tile) {
     const BufferGradients& gradients = request.gradients;
-    const bool are_narrow = has_narrow_heads(request);
-    const bool multiplies = gradients.sums_kinds_beside && (are_narrow || !gradients.weighs_tables);
-    const bool adds_biases = gradients.adds_biases_beside && (are_narrow || !multiplies);
+    const bool adds_biases = gradients.adds_biases_beside;
+    const bool multiplies =
+        gradients.sums_kinds_beside &&
+        (has_narrow_heads(request) || !(gradients.weighs_tables || adds_biases));
     if (multiplies || adds_biases)
         if (const auto way = with_tables(request, tile, multiplies, adds_biases)) return way;
     return with_tables(request, tile, false, false);
