@@ -123,9 +123,10 @@ class Emitter {
         });
     }
     std::vector<passes::ReadGradient> gradients() const { return gradients_of(mod_, config_); }
-    // Whether warps that read only dS sum the gradient over diagonals.
+    // Whether the gradient is of sums over diagonals that need nothing of elements but dS.
     bool sums_diagonals(const passes::ReadGradient& gradient) const {
-        return has_backward_policies(config_) &&
+        const bool is_fold = config_.kind == plan::KernelKind::fold;
+        return has_backward_policies(config_) && (is_fold || !gradient.is_weighted) &&
                passes::gradient_sum(mod_, gradient, tile_sums(config_)) ==
                    passes::GradientSum::distance;
     }

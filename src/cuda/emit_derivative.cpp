@@ -39,7 +39,8 @@ passes::TileSums tile_sums(const plan::KernelConfig& config) {
             .sums_tables = config.table_words > 0 && config.grid_places == 0,
             .adds_biases_beside = config.adds_biases_beside,
             .sums_grids = config.grid_places > 0,
-            .sums_shifts = config.sums_shifts};
+            .sums_shifts = config.sums_shifts,
+            .weighs_distances = config.weighs_distances};
 }
 
 bool is_of_d_scores(const passes::Mod& mod, const plan::KernelConfig& config,

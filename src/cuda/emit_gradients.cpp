@@ -96,11 +96,12 @@ bool has_sum(const passes::Mod& mod, const plan::KernelConfig& config,
 }
 
 // Returns the index of the gradient whose elements have a tile of their own, which all weighted
-// tables share; -1 if there is none.
+// gradients share; -1 if there is none.
 int weighted_gradient(const plan::KernelConfig& config,
                       const std::vector<passes::ReadGradient>& gradients) {
     const auto first = std::ranges::find_if(gradients, &passes::ReadGradient::is_weighted);
-    const bool exists = tile_sums(config).sums_tables && first != gradients.end();
+    const passes::TileSums tile = tile_sums(config);
+    const bool exists = (tile.sums_tables || tile.weighs_distances) && first != gradients.end();
     return exists ? static_cast<int>(first - gradients.begin()) : -1;
 }
 

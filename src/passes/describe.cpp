@@ -96,7 +96,8 @@ std::string describe_sum(const Mod& mod, const ReadGradient& gradient) {
                         .sums_tables = sums_tables(mod),
                         .adds_biases_beside = sums_tables(mod),
                         .sums_grids = sums_grids(mod),
-                        .sums_shifts = sums_shifts(mod)};
+                        .sums_shifts = sums_shifts(mod),
+                        .weighs_distances = weighs_distances(mod)};
     const GradientSum sum = gradient_sum(mod, gradient, tile);
     if (sum == GradientSum::table && gradient.read == read_by_kinds(mod))
         return formatted("by products with ones of its kinds, once for an entry and head{}{}",

@@ -101,6 +101,8 @@ GradientSum gradient_sum(const Mod& mod, const ReadGradient& gradient, TileSums 
     if (tile.sums_batches && is_of_batch(mod, gradient)) return GradientSum::batch;
     if (tile.sums_few_entries && gradient.is_of_few_entries) return GradientSum::table;
     if (tile.sums_grids && gradient.is_of_grid) return GradientSum::distance;
+    if (gradient.is_weighted && !gradient.is_of_table)
+        return tile.weighs_distances ? GradientSum::distance : GradientSum::element;
     const GradientSum sum = sum_of(mod, gradient, tile.key_width);
     if (sum == GradientSum::element && tile.sums_shifts && gradient.is_shifted)
         return GradientSum::shifted;
@@ -113,7 +115,8 @@ GradientSum gradient_sum(const Mod& mod, const ReadGradient& gradient, TileSums 
     const bool takes_dense_biases =
         mod.program.is_dense() && tile.adds_bias_gradients && tile.key_width == 0 &&
         !mod.deterministic && std::ranges::none_of(mod.gradients, [&](const ReadGradient& other) {
-            return other.is_of_table || sum_of(mod, other, 0) == GradientSum::distance;
+            return other.is_of_table || other.is_weighted ||
+                   sum_of(mod, other, 0) == GradientSum::distance;
         });
     if (!takes_dense_biases) return sum;
     // One tile of dS serves all dense biases with the same derivative.
@@ -189,7 +192,15 @@ bool sums_tables(const Mod& mod) {
 }
 
 bool weighs_tables(const Mod& mod) {
-    return std::ranges::any_of(mod.gradients, &ReadGradient::is_weighted);
+    return std::ranges::any_of(mod.gradients, [](const ReadGradient& gradient) {
+        return gradient.is_weighted && gradient.is_of_table;
+    });
+}
+
+bool weighs_distances(const Mod& mod) {
+    return std::ranges::any_of(mod.gradients, [](const ReadGradient& gradient) {
+        return gradient.is_weighted && !gradient.is_of_table;
+    });
 }
 
 bool sums_grids(const Mod& mod) {
@@ -225,7 +236,8 @@ TileSums fused_sums(const Mod& mod) {
             .sums_tables = sums_tables(mod),
             .adds_biases_beside = sums_tables(mod),
             .sums_grids = sums_grids(mod),
-            .sums_shifts = sums_shifts(mod)};
+            .sums_shifts = sums_shifts(mod),
+            .weighs_distances = weighs_distances(mod)};
 }
 
 bool adds_many_by_element(const Mod& mod) {
@@ -295,7 +307,10 @@ std::string_view description(const ReadGradient& gradient, GradientSum sum) {
     case GradientSum::batch: return "over sequences of a block, once for an element and head";
     case GradientSum::query: return "over a tile's keys, once for a query";
     case GradientSum::key: return "in registers, once for a key";
-    case GradientSum::distance: return "over a tile's diagonals, once for a distance";
+    case GradientSum::distance:
+        return gradient.is_weighted ? "over the diagonals of a tile of its elements beside that of "
+                                      "dS, once for a distance"
+                                    : "over a tile's diagonals, once for a distance";
     case GradientSum::quotient: return "over a tile's keys, once for a query and row of keys";
     case GradientSum::remainder:
         return "over a tile's rows of keys, once for a query and place in them";

@@ -37,6 +37,7 @@ struct TileSums {
     bool adds_biases_beside = false; // and narrow dense biases, from the same tiles
     bool sums_grids = false;  // where sums_grids() says that it may
     bool sums_shifts = false; // and sums_shifts()
+    bool weighs_distances = false; // and weighs_distances(): tiles beside dS are summed
     // Only what meets few entries is summed, as tables; the rest is added element by element.
     bool sums_few_entries = false;
     bool sums_batches = false; // nothing but batch and head, where why_not_batches() is empty
@@ -52,7 +53,9 @@ bool sums_by(const Mod& mod, GradientSum sum, TileSums tile = {});      // any g
 // other sums.
 bool sums_tables(const Mod& mod);
 bool sums_shifts(const Mod& mod);
-bool weighs_tables(const Mod& mod); // whether tables are ReadGradient::is_weighted
+// Whether tables, or instead of them reads by distance, are ReadGradient::is_weighted.
+bool weighs_tables(const Mod& mod);
+bool weighs_distances(const Mod& mod);
 // All ways in which a fused backward may sum the mod's gradients from tiles.
 TileSums fused_sums(const Mod& mod);
 // Whether elements add so many gradients in memory one by one that a compile of a kernel with

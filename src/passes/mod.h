@@ -52,8 +52,8 @@ struct ReadGradient {
     // these, and reads by q or by kv, are of few entries. is_separable: such a read whose indices
     // each are a number of the query plus one of the key.
     bool is_of_table = false, is_of_few_entries = false, is_separable = false;
-    // Set by passes/table_gradient.h too: such a table to which elements add no multiple of dS. All
-    // of a mod's have the same partial.
+    // Set by passes/table_gradient.h too: such a table, or a read by distance, to which elements
+    // add no multiple of dS. All of a mod's have the same partial.
     bool is_weighted = false;
     // Set by passes/shifted_read.h: each element adds a constant multiple of dS to a place of its
     // own or, beyond a clamp, to the place of its line.

@@ -154,7 +154,7 @@ Result<void> find_sums(State& state) {
     find_shifted_gradients(state.mod);
     find_grid_gradients(state.mod);
     join_distances_to_tables(state.mod);
-    find_weighted_tables(state.mod);
+    find_weighted_gradients(state.mod);
     return {};
 }
 

@@ -92,6 +92,10 @@ bool is_table_of_elements(const Mod& mod, const ReadGradient& gradient) {
     return captured != nullptr && is_table(*captured) && mod.place[gradient.read] == Place::element;
 }
 
+bool is_distance_of_elements(const Mod& mod, const ReadGradient& gradient) {
+    return mod.of_distance[gradient.read] && mod.place[gradient.read] == Place::element;
+}
+
 bool may_be_table(const Mod& mod, const ReadGradient& gradient) {
     return is_table_of_elements(mod, gradient) && may_be_summed(mod, gradient);
 }
@@ -165,7 +169,7 @@ void join_distances_to_tables(Mod& mod) {
     }
 }
 
-void find_weighted_tables(Mod& mod) {
+void find_weighted_gradients(Mod& mod) {
     const TileSums tile = fused_sums(mod);
     const auto is_of_tile = [&](const ReadGradient& gradient) {
         return is_of_d_scores(gradient_sum(mod, gradient, tile));
@@ -174,13 +178,20 @@ void find_weighted_tables(Mod& mod) {
         std::ranges::any_of(mod.gradients, is_of_tile))
         return;
     NodeId partial = ir::kNoNode;
+    bool has_table = false;
     for (ReadGradient& gradient : mod.gradients) {
-        if (!is_table_of_elements(mod, gradient) || !has_place(mod, gradient.read)) continue;
+        const bool is_table = is_table_of_elements(mod, gradient);
+        if ((!is_table && !is_distance_of_elements(mod, gradient)) ||
+            !has_place(mod, gradient.read))
+            continue;
         if (partial == ir::kNoNode) partial = gradient.partial;
-        gradient.is_of_table = gradient.is_weighted = gradient.partial == partial;
+        gradient.is_weighted = gradient.partial == partial;
+        has_table |= is_table && gradient.is_weighted;
     }
+    for (ReadGradient& gradient : mod.gradients)
+        gradient.is_of_table |= has_table && gradient.is_weighted;
     find_separable(mod, [](const ReadGradient& gradient) {
-        return gradient.is_of_few_entries || gradient.is_weighted;
+        return gradient.is_of_few_entries || (gradient.is_weighted && gradient.is_of_table);
     });
 }
 

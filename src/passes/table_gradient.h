@@ -18,11 +18,12 @@ void find_table_gradients(Mod& mod);
 // for one kind of sums. Does nothing if grids take all tables, whose sums are by distance as well.
 // Needs find_grid_gradients().
 void join_distances_to_tables(Mod& mod);
-// Makes reads of tables whose partial is any other expression (the score, say) is_of_table and
+// Makes reads of tables, or by distance, whose partial is any other expression (the score, say)
 // is_weighted, if tiles of dS are not summed: warps that would sum them sum tiles of what elements
 // add instead. One such partial: that of the first. None if elements add many gradients: another
-// kernel is for those. Comes after all that find sums of dS.
-void find_weighted_tables(Mod& mod);
+// kernel is for those. If some are tables, all are is_of_table. Comes after all that find sums of
+// dS.
+void find_weighted_gradients(Mod& mod);
 // The number by which the elements' dS is multiplied if there is no sum_factor: -0.5 for `score -
 // t[...] * 0.5`.
 double table_factor(const Mod& mod, const ReadGradient& gradient);

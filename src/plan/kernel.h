@@ -86,6 +86,7 @@ struct KernelConfig {
     int kind_words = 0; // beside table_words, for products that sum one of several tables
     bool adds_biases_beside = false; // by GradientSum::bias_beside
     int grid_places = 0;             // digit places by which it sums parts of diagonals
+    bool weighs_distances = false;   // sums diagonals of a tile of elements' gradients, not of dS
     // Blocks report when they have added to dq; the first one may then store instead of adding.
     bool reports_additions = false, stores_dq_first = false;
     bool is_persistent = false; // launches at most one block per multiprocessor

@@ -156,6 +156,7 @@ struct BufferGradients {
     bool by_element = false, by_distance = false, by_table = false, by_shift = false;
     bool by_batch = false;
     bool weighs_tables = false;      // those by_table are ReadGradient::is_weighted
+    bool weighs_distances = false;   // some by distance are
     bool sums_kinds_beside = false;  // of several tables, products may sum one
     bool adds_biases_beside = false; // some by bias_beside
     int by_query = 0;                // number of such

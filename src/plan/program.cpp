@@ -39,7 +39,8 @@ bool computes_at(passes::Place place, const passes::Mod& mod,
 // Returns the bytes of an element of the dense bias that a fused backward copies; 0 for none.
 int backward_bias_bytes(const passes::Mod& mod) {
     // The warps that would copy it are busy with sums over diagonals.
-    if (passes::sums_by(mod, passes::GradientSum::distance)) return 0;
+    if (passes::sums_by(mod, passes::GradientSum::distance) || passes::weighs_distances(mod))
+        return 0;
     return bytes_of_read(mod, passes::dense_bias_of_score(mod));
 }
 
@@ -165,6 +166,7 @@ BufferGradients buffer_gradients(const passes::Mod& mod) {
     gradients.by_distance = passes::sums_by(mod, GradientSum::distance);
     gradients.by_table = passes::sums_tables(mod);
     gradients.weighs_tables = gradients.by_table && passes::weighs_tables(mod);
+    gradients.weighs_distances = passes::weighs_distances(mod);
     gradients.sums_kinds_beside = gradients.by_table && passes::sums_kinds_beside(mod);
     gradients.adds_biases_beside =
         passes::sums_by(mod, GradientSum::bias_beside, passes::fused_sums(mod));

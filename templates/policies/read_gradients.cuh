@@ -23,7 +23,7 @@ struct ReadGradients {
     static constexpr int kQuerySums = 0;             // sums by query, combined over a block's warps
     static constexpr bool kSumsDistances = false;
     // The read whose gradient of each element is stored in tiles beside dS, for the warps that sum
-    // tables; -1 if they sum dS.
+    // tables or diagonals; -1 if they sum dS.
     static constexpr int kWeighted = -1;
     static constexpr __device__ Sum sum_of(int) { return Sum::element; }
     // Whether the partial derivative of a read is finite for every element.

@@ -52,7 +52,8 @@ struct BackwardShape {
     int key_width, row_reads, column_reads, column_bytes;
     int column_sums; // floats of a query that products leave for columns of the 2-D key index
     int table_words; // for sums of tables or grids, and of kinds beside them, of each such warp
-    // Elements of gradients of tables have tiles of their own, which are summed instead of dS.
+    // Elements of gradients of tables, or by distance, have tiles of their own, which are summed
+    // instead of dS.
     bool has_weighted_tile;
     int query_sums;  // gradients by query that the block's warps put together
     bool has_block_mask, is_persistent;
@@ -183,7 +184,7 @@ struct BackwardLayout {
     int keys, values;
     int queries, d_out; // two stages of each
     int d_scores;
-    int weighted;       // two stages of what tables are summed from, if that is not dS
+    int weighted;       // two stages of what tables or diagonals are summed from, if not dS
     int p;              // two stages, where keys are shared: else P stay in registers
     int query_gradient; // pieces of it, or parts of a bias's gradient
     int biases;

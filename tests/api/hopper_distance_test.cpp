@@ -30,6 +30,51 @@ Case random_case(test::Random& random, DType dtype) {
     return one;
 }
 
+// A program whose elements add no multiple of dS to what they read by distance: sums are over the
+// diagonals of a tile beside that of dS, or over tables from there.
+std::string weighted_program(test::Random& random) {
+    const std::string extent = std::to_string(random.integer(60, 400));
+    constexpr std::array kTypes = {"f32", "f16", "bf16"};
+    const std::string table =
+        std::string("buffer t: ") + random.pick(kTypes) + "[H, " + extent + "] grad\n";
+    // Some places are outside.
+    const std::array<std::string, 4> reads = {
+        "t[h, q_idx - kv_idx + " + extent + " // 2]", "t[h, clamp(kv_idx - q_idx, -40, 41) + 40]",
+        "t[h, min(abs(q_idx - kv_idx), " + extent + " - 1)]", "t[h, max(q_idx - kv_idx, 0)]"};
+    const std::string read = random.pick(reads);
+    const std::array<std::string, 8> scores = {
+        "score * " + read,
+        "score + g[b, h, q_idx % Q_LEN] * " + read,
+        "score + k[h, kv_idx] * exp(" + read + ")",
+        "8 * tanh(score * (1 + " + read + ") / 8)",
+        "score * (1 + 0.1 * (q_idx % 3) * kv_idx) + tanh(" + read + ") * a[h]",
+        "score * (" + read + " - t[h, min(abs(q_idx - kv_idx), 7)])",
+        "score * " + read + " + sigmoid(" + read + ")",
+        "score * (" + read + " + u[q_idx // 16 % 5, kv_idx // 8 % 7])"};
+    constexpr std::array kMasks = {"", "\nmask_mod = q_idx + 30 >= kv_idx",
+                                   "\nmask_mod = abs(q_idx - kv_idx) < 70",
+                                   "\nmask_mod = (q_idx // 40) % 2 == (kv_idx // 40) % 2"};
+    return table +
+           "buffer g: f32[B, H, Q_LEN] grad\nbuffer k: bf16[H, KV_LEN] grad\n"
+           "buffer a: f32[H] grad\nbuffer u: f32[5, 7] grad\nscore_mod = " +
+           random.pick(scores) + random.pick(kMasks);
+}
+
+Case weighted_case(test::Random& random, DType dtype) {
+    Case one = {.text = weighted_program(random), .dtype = dtype, .batch = 2, .heads = 4};
+    one.kv_heads = random.chance(50) ? 2 : 4;
+    constexpr std::array kHeadDims = {64, 128, 40, 96, 192};
+    one.head_dim = random.pick(kHeadDims);
+    one.q_len = random.integer(1, 330);
+    one.kv_len = random.integer(1, 330);
+    one.with_d_lse = random.chance(50);
+    one.deterministic = random.chance(10);
+    const bool has_block_mask = one.text.find("// 40) % 2 ==") != std::string::npos;
+    if (!has_block_mask && !one.deterministic && one.head_dim <= 128)
+        one.backward_kernel = BackwardKernel::specialized;
+    return one;
+}
+
 } // namespace
 
 TEST_SUITE_BEGIN("hopper");
@@ -38,6 +83,12 @@ TEST_CASE("functions of distance and their gradients are what float64 gives" * d
     test::Random random(std::random_device{}());
     for (int i = 0; i < 24; ++i)
         test::check_on_hopper(random_case(random, i % 3 == 0 ? DType::f16 : DType::bf16));
+}
+
+TEST_CASE("reads by distance whose elements add no multiple of dS" * doctest::skip()) {
+    test::Random random(std::random_device{}());
+    for (int i = 0; i < 16; ++i)
+        test::check_on_hopper(weighted_case(random, i % 3 == 0 ? DType::f16 : DType::bf16));
 }
 
 // The sums are divided by what a score is multiplied with.

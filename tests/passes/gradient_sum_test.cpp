@@ -170,6 +170,40 @@ TEST_CASE("a derivative that is one number for a head divides what it is no fact
           elements);
 }
 
+TEST_CASE("elements that add no multiple of dS to a distance have a tile that is summed") {
+    const auto sums_of = [](const std::string& score) {
+        const passes::Mod mod =
+            test::lowered("buffer g: f32[H, Q_LEN] grad\nbuffer t: f32[H, 99] grad\n"
+                          "buffer u: f32[9, 9] grad\nbuffer m: f32[Q_LEN, KV_LEN] grad\n"
+                          "score_mod = " +
+                          score);
+        std::string text;
+        for (const passes::ReadGradient& gradient : mod.gradients)
+            text +=
+                std::string(gradient.is_weighted ? "weighted " : "") +
+                std::string(name(passes::gradient_sum(mod, gradient, passes::fused_sums(mod)))) +
+                "; ";
+        return text;
+    };
+    const std::string read = "t[h, abs(q_idx - kv_idx)]";
+    CHECK(sums_of("score * " + read) == "weighted distance; ");
+    CHECK(sums_of("score + tanh(score * " + read + ")") == "weighted distance; ");
+    CHECK(sums_of("score + g[h, q_idx] * " + read) == "query; weighted distance; ");
+    CHECK(sums_of("score * (" + read + " + t[h, q_idx - kv_idx])") ==
+          "weighted distance; weighted distance; ");
+    // One partial has a tile; elements add another in memory.
+    CHECK(sums_of("score * " + read + " + tanh(t[h, q_idx - kv_idx])") ==
+          "weighted distance; element; ");
+    // Warps sum one of both tiles, and tables in one way.
+    CHECK(sums_of("score + g[h, q_idx] * " + read + " + t[h, q_idx - kv_idx]") ==
+          "query; element; distance; ");
+    CHECK(sums_of("score * (" + read + " + u[q_idx % 9, kv_idx % 9])") ==
+          "weighted table; weighted table; ");
+    // A dense bias waits for no tile.
+    CHECK(sums_of("score * " + read + " + m[q_idx, kv_idx]") == "weighted distance; element; ");
+    CHECK(sums_of("score * t[h, int(score)]") == "element; ");
+}
+
 TEST_CASE("a table is summed on chip where dS times a number of the head is its gradient") {
     const auto sum_in = [](const std::string& score, bool divides) -> std::string_view {
         passes::PipelineOptions options;

@@ -782,6 +782,7 @@ TEST_CASE("where the fastest sums of tables spill, slower ones follow") {
             if (config.family != plan::sm90::kName) continue;
             const std::string way = config.kind_words > 0 && config.adds_biases_beside ? "both"
                                     : config.kind_words > 0                            ? "products"
+                                    : config.weighs_distances                          ? "diagonals"
                                     : config.adds_biases_beside                        ? "biases"
                                     : config.table_words > 0                           ? "entries"
                                                                                        : "elements";
@@ -807,6 +808,9 @@ TEST_CASE("where the fastest sums of tables spill, slower ones follow") {
         weighted.weighs_tables = true;
         CHECK(ways(weighted, head_dim) == "entries 2 elements 3 ");
         CHECK(ways(weighted, head_dim, true) == "elements 3 ");
+        const BufferGradients distances{.any = true, .vary = true, .weighs_distances = true};
+        CHECK(ways(distances, head_dim) == "diagonals 2 elements 3 ");
+        CHECK(ways(distances, head_dim, true) == "elements 3 ");
         // Wide heads leave registers for one of them.
         several.adds_biases_beside = true;
         CHECK(ways(several, head_dim) == (is_narrow ? "both 2 entries 3 " : "biases 2 entries 3 "));

@@ -1,5 +1,5 @@
-// Sums dS over the diagonals of tiles that follow each other, for buffers whose indices use q - kv.
-// Two warps of the producer warpgroup do so, each for itself.
+// Sums dS, or elements of a gradient, over the diagonals of tiles that follow each other, for
+// buffers whose indices use q - kv. Two warps of the producer warpgroup do so, each for itself.
 //
 // A word of the tile has two neighbouring keys. At an even distance d, the word at key q - d of an
 // even query is on diagonals d and d - 1; that at key q - d - 1 of an odd query on d + 1 and d. A
@@ -26,7 +26,7 @@ struct DiagonalSums {
     float before = 0, at = 0, after = 0;
 
     __device__ void add(unsigned even_query, unsigned odd_query) {
-        constexpr mod::Element kKind{};
+        constexpr SummedElement kKind{};
         at += flexc_first(kKind, even_query) + flexc_second(kKind, odd_query);
         before += flexc_second(kKind, even_query);
         after += flexc_first(kKind, odd_query);

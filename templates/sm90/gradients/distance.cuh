@@ -1,4 +1,4 @@
-// Two warps of the producer warpgroup sum dS over distances q - kv.
+// Two warps of the producer warpgroup sum dS, or elements of a gradient, over distances q - kv.
 #pragma once
 
 #include "sm90/backward_heads.cuh"
@@ -24,7 +24,7 @@ __device__ inline void sum_distances(const KernelArguments& attention,
             synchronize_d_scores();
             if (mod::Mask::kHasBlockMask && walk.tile() != last + 1) strip.flush();
             last = walk.tile();
-            strip.add_tile(shared.base + kLayout.d_scores + stage * kDScoresBytes,
+            strip.add_tile(shared.base + kSummedTile + stage * kDScoresBytes,
                            walk.tile() * mod::kQueryTile - keys.first_kv);
         }
         strip.flush();

@@ -28,7 +28,6 @@ struct NoSum {
 };
 template <mod::Sum kSum> struct SumOf;
 // These are found in the tile of dS, or by kernels that pass over rows.
-template <> struct SumOf<mod::Sum::distance> : NoSum {};
 template <> struct SumOf<mod::Sum::quotient> : NoSum {};
 template <> struct SumOf<mod::Sum::remainder> : NoSum {};
 template <> struct SumOf<mod::Sum::shifted> : NoSum {};

@@ -1,6 +1,6 @@
-// Gradients of tables, which two warps of the producer warpgroup sum from a tile of 16-bit numbers:
-// that of dS or, where what elements add is no multiple of dS, one of its own, which consumer
-// threads store here.
+// Gradients of tables, or by distance, which two warps of the producer warpgroup sum from a tile of
+// 16-bit numbers: that of dS or, where what elements add is no multiple of dS, one of its own,
+// which consumer threads store here.
 #pragma once
 
 #include "sm90/backward_fragments.cuh"
@@ -52,12 +52,14 @@ struct NoWeightedTile {
 // that has nothing.
 using WeightedTile = Select<kHasWeightedTile, StoredWeightedTile, NoWeightedTile>;
 
-template <> struct SumOf<mod::Sum::table> : NoSum {
+struct WeightedSum : NoSum {
     template <typename Sums>
     static __device__ void add(int gradient, float d_read, const mod::At&, int key, int j,
                                Sums& sums) {
         if (gradient == mod::ReadGradients::kWeighted) sums.registers.add_weighted(d_read, key, j);
     }
 };
+template <> struct SumOf<mod::Sum::table> : WeightedSum {};
+template <> struct SumOf<mod::Sum::distance> : WeightedSum {};
 
 } // namespace sm90

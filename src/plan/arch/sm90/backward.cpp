@@ -28,6 +28,7 @@ struct FusedTile {
     int way_to_sum = 0;               // of ways_to_sum(): those of larger numbers are slower
     bool has_slower_way = false;      // of which another follows
     int grid_places = 0;              // number of digit places by which it sums grids
+    bool weighs_distances = false;    // sums diagonals of a tile beside that of dS
     RegisterForm form = RegisterForm::keeps_all;
     int saving_forms = 0; // number of forms of the same tile after this one
 
@@ -72,9 +73,10 @@ BackwardShape shape_of(const KernelRequest& request, const FusedTile& tile) {
     shape.adds_bias_gradients = tile.adds_bias_gradients;
     shape.biases_are_narrow = request.bias.has_narrow_gradient;
     shape.sums_tile = request.gradients.by_distance || index_2d.width != 0 ||
-                      tile.table_words > 0 || request.gradients.by_shift;
+                      tile.table_words > 0 || request.gradients.by_shift || tile.weighs_distances;
     shape.table_words = tile.table_words + tile.kind_words;
-    shape.has_weighted_tile = request.gradients.weighs_tables && tile.table_words > 0;
+    shape.has_weighted_tile =
+        tile.weighs_distances || (request.gradients.weighs_tables && tile.table_words > 0);
     shape.row_bytes = shape.has_weighted_tile ? 0 : shape.most_row_bytes();
     shape.key_width = index_2d.width;
     shape.row_reads = index_2d.by_row;
@@ -154,7 +156,7 @@ bool suits(const KernelRequest& request, const FusedTile& tile) {
          computes_from_rows || request.gradients.partials_are_wide ||
          (request.work.is_large && writes_scores_once(request)) || request.gradients.by_distance ||
          request.gradients.by_table || request.gradients.grid_places > 0 ||
-         request.gradients.by_shift))
+         request.gradients.by_shift || request.gradients.weighs_distances))
         return false;
     return accumulators <= kMostAccumulators && fits(request, shape_of(request, tile));
 }
@@ -213,10 +215,21 @@ std::optional<FusedTile> fastest_sums(const KernelRequest& request, const FusedT
     return with_tables(request, tile, false, false);
 }
 
-// Returns the ways in which the tile may sum grids or tables, the fastest first: at most two, as
-// what the faster one spills is known only when it has been compiled. The slower one, if there is
-// any, adds weighted tables element by element, and sums others entry by entry. Large programs, of
-// which few candidates are compiled, have the last one alone.
+// Returns the tile with a tile of elements' gradients beside that of dS, whose diagonals are
+// summed, or nothing if there is no room.
+std::optional<FusedTile> with_weighted_distances(const KernelRequest& request, FusedTile tile) {
+    tile.weighs_distances = true;
+    for (const int stages : {2, 1}) {
+        tile.d_scores_stages = stages;
+        if (fits(request, shape_of(request, tile))) return tile;
+    }
+    return std::nullopt;
+}
+
+// Returns the ways in which the tile may sum grids, tables or weighted distances, the fastest
+// first: at most two, as what the faster one spills is known only when it has been compiled. The
+// slower one, if there is any, adds weighted gradients element by element, and sums others entry by
+// entry. Large programs, of which few candidates are compiled, have the last one alone.
 std::vector<FusedTile> ways_to_sum(const KernelRequest& request, const FusedTile& tile) {
     const BufferGradients& gradients = request.gradients;
     if (gradients.grid_places > 0) {
@@ -225,11 +238,15 @@ std::vector<FusedTile> ways_to_sum(const KernelRequest& request, const FusedTile
         of_grid.table_words = ::sm90::grid_words(gradients.grid_places);
         if (fits(request, shape_of(request, of_grid))) return {of_grid};
     }
-    if (!gradients.by_table || (gradients.weighs_tables && shares_keys(request))) return {tile};
-    const std::optional<FusedTile> fastest = fastest_sums(request, tile);
+    const bool is_weighted = gradients.weighs_tables || gradients.weighs_distances;
+    if ((!gradients.by_table && !is_weighted) || (is_weighted && shares_keys(request)))
+        return {tile};
+    const std::optional<FusedTile> fastest = gradients.weighs_distances
+                                                 ? with_weighted_distances(request, tile)
+                                                 : fastest_sums(request, tile);
     if (!fastest) return {tile};
     FusedTile slower = tile;
-    if (!gradients.weighs_tables) {
+    if (!is_weighted) {
         if (fastest->kind_words == 0 && !fastest->adds_biases_beside) return {*fastest};
         slower = with_tables(request, tile, false, false).value_or(tile);
     }
@@ -344,6 +361,7 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
     config.adds_biases_beside = tile.adds_biases_beside;
     config.sums_shifts = request.gradients.by_shift;
     config.grid_places = tile.grid_places;
+    config.weighs_distances = tile.weighs_distances;
     config.saves_registers = static_cast<int>(tile.form);
     config.reports_additions = !shares && !tile.adds_bias_gradients;
     config.stores_dq_first = config.reports_additions && !request.deterministic;
@@ -395,7 +413,7 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
         // It takes longer, and forms seldom help.
         {request.work.is_large && config.writes_scores_once, 64},
         // Warps that sum tables or shifted reads spill, which no form avoids.
-        {is_first && tile.table_words > 0, 128},
+        {is_first && (tile.table_words > 0 || tile.weighs_distances), 128},
         {is_first && request.gradients.by_shift, 160},
         // What forms that save registers compute again costs more than a few words that are stored
         // once and read in each tile, but for those of warps that copy dense biases.
@@ -403,7 +421,9 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
         // Another form, or the generic kernel, is as fast.
         {comes_again || adds_elements, 0},
         // The generic kernel, which follows, has half the speed.
-        {is_last || tile.has_dense_bias() || config.key_width != 0 || tile.table_words > 0, 256},
+        {is_last || tile.has_dense_bias() || config.key_width != 0 || tile.table_words > 0 ||
+             tile.weighs_distances,
+         256},
         // Smaller tiles follow.
         {true, 128}};
     config.tolerated_spills = std::ranges::find_if(tolerances, &Tolerance::holds)->bytes;
@@ -419,6 +439,7 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
         config.reason += request.gradients.weighs_tables
                              ? ", gradients of tables in shared memory, from tiles beside dS"
                              : ", gradients of tables in shared memory";
+    if (tile.weighs_distances) config.reason += ", gradients by distance from tiles beside dS";
     if (config.key_width != 0)
         config.reason += ", a 2-D key index of " + std::to_string(config.key_width) + " columns";
     if (tile.bias_stages > 0) config.reason += "; biases through shared memory";
@@ -479,12 +500,13 @@ KernelConfig expand_kernel() {
     return config;
 }
 
-KernelConfig fold_kernel(int grid_places) {
+KernelConfig fold_kernel(const KernelConfig& main) {
     KernelConfig config =
         helper(KernelKind::fold, "backward_fold_sm90.cu", "flexc_backward_fold_sm90",
                "gradients through values that use q_idx - kv_idx, from sums over diagonals");
     config.key_tile = kPaddedRows;
-    config.grid_places = grid_places;
+    config.grid_places = main.grid_places;
+    config.weighs_distances = main.weighs_distances;
     return config;
 }
 

@@ -156,8 +156,9 @@ PassPlan backward(const Program& program, const KernelConfig& main) {
     const int head_dim = program.options().head_dim;
     const bool deterministic = program.options().deterministic;
     const auto expanded = static_cast<int>(passes::distance_values(mod).size());
-    const bool sums_distances =
-        passes::sums_by(mod, passes::GradientSum::distance, {.sums_grids = main.grid_places > 0});
+    const bool sums_distances = passes::sums_by(
+        mod, passes::GradientSum::distance,
+        {.sums_grids = main.grid_places > 0, .weighs_distances = main.weighs_distances});
     PassPlan pass;
     pass.kernels = {delta_kernel(), main, convert_kernel(head_dim)};
     pass.main = 1;
@@ -249,11 +250,10 @@ PassPlan backward(const Program& program, const KernelConfig& main) {
     if (main.reports_additions) convert.reads.push_back(kBlocksDone);
     pass.steps.push_back(std::move(convert));
     if (sums_distances) {
-        Launch fold = launch(pass.kernels.size(), fold_kernel(main.grid_places),
-                             distance_blocks(kPaddedRows));
+        Launch fold = launch(pass.kernels.size(), fold_kernel(main), distance_blocks(kPaddedRows));
         fold.reads = {kDistanceSums};
         pass.steps.push_back(std::move(fold));
-        pass.kernels.push_back(fold_kernel(main.grid_places));
+        pass.kernels.push_back(fold_kernel(main));
     }
     add_rounding(program, pass);
     return pass;
