@@ -16,6 +16,7 @@ inline std::string function_of_distance(Random& random) {
         "tanh(t[h, min(D, N - 1)])", "0.3 * t[h, min(D, N - 1)] - a[0] * sqrt(D + 1) * 0.1",
         "a[b] / (1 + D * abs(p[h]))", "t[h, min(D, N - 1)] * t[h, min(D // 2, N - 1)]",
         "(t[h, 0] if D < 9 else t[h, min(D, N - 1)] * p[h])",
+        "t[h, min(D, N // 2 - 1) + (N // 2 if kv_idx > q_idx else 0)]",
         "sum(i in 0..4: t[h, i] * sin(D * 0.1 * (i + 1)))"});
     const std::string distance = random.pick(std::vector<std::string>{
         "abs(q_idx - kv_idx)", "max(q_idx - kv_idx, 0)", "max(kv_idx - q_idx, 0)"});

@@ -233,11 +233,15 @@ TEST_CASE("what is of a distance has one value along a diagonal") {
     for (const char* text :
          {"t[q_idx - kv_idx + W]", "abs(kv_idx - q_idx) * 0.5", "2 * q_idx - kv_idx * 2",
           "q_idx + abs(q_idx - kv_idx) - kv_idx", "t[W] + off[b]",
-          "t[q_idx - kv_idx] if q_idx - kv_idx >= 0 else (kv_idx - q_idx) // 2 + 0.0"})
+          "t[q_idx - kv_idx] if q_idx - kv_idx >= 0 else (kv_idx - q_idx) // 2 + 0.0",
+          "where(q_idx < kv_idx, 1.0, 2.0)", "t[where(kv_idx + W != q_idx + off[b], 4, 5)]",
+          "where(2 * q_idx - kv_idx <= q_idx + 3, 1.0, 2.0)"})
         CHECK_MESSAGE(is(text), std::string(text));
     for (const char* text :
          {"t[q_idx]", "score * (q_idx - kv_idx)", "2 * q_idx - kv_idx", "q_idx + kv_idx",
-          "q_idx // 2 - kv_idx // 2", "off[kv_idx] - off[q_idx]", "W * q_idx - W * kv_idx"})
+          "q_idx // 2 - kv_idx // 2", "off[kv_idx] - off[q_idx]", "W * q_idx - W * kv_idx",
+          "where(q_idx < 7, 1.0, 2.0)", "where(q_idx < 2 * kv_idx, 1.0, 2.0)",
+          "where(off[q_idx] == off[kv_idx], 1.0, 2.0)"})
         CHECK_MESSAGE(!is(text), std::string(text));
 }
 

@@ -112,6 +112,25 @@ fn t5_bias(score, table, exact, far, buckets) = score + table[t5_bucket(exact, f
 
 score_mod = t5_bias(score, table, exact, far, BUCKETS)
 
+## gated_relative_bias: Adds a learned number for each head and bucket of signed distance, times a gate of the query: WavLM's.
+# Also called wavlm, gated relative position bias.
+# Half of the buckets are for each sign: half of those for one distance each, the rest up to the distance `far`.
+# Example: BUCKETS=32 far=32 table=normal:1 gate=uniform:0:2
+buffer table: f32[BUCKETS, H] grad
+buffer gate: f32[B, H, Q_LEN] grad
+param far: i32 = 800
+
+fn signed_bucket(far, half, exact) {
+  distance = abs(kv_idx - q_idx)
+  octave = log(max(distance, 1) / exact) / log(far / exact)
+  bucket = distance if distance < exact else min(exact + int(octave * (half - exact)), half - 1)
+  bucket + (half if kv_idx > q_idx else 0)
+}
+fn gated_relative_bias(score, table, gate, far, buckets) =
+  score + gate[b, h, q_idx] * table[signed_bucket(far, buckets // 2, buckets // 4), h]
+
+score_mod = gated_relative_bias(score, table, gate, far, BUCKETS)
+
 ## decomposed_2d: Adds a number for the key's row and one for its column, for every query: SAM's relative position.
 # Also called sam, vitdet.
 # Example: width=8 ROWS=4 COLUMNS=8 rel_h=normal:1 rel_w=normal:1
