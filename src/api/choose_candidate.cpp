@@ -21,10 +21,11 @@ cuda::KernelUsage usage_by(const cuda::NvrtcOutput& output, const KernelConfig& 
 // half of its speed when registers spill or wgmma is serialised.
 std::size_t refusals(const cuda::KernelUsage& usage, const KernelConfig& config) {
     const int spilled = usage.spill_store_bytes;
-    if (spilled <= config.tolerated_spills && !usage.serialised) return 0;
-    const bool is_hopeless = spilled > config.savable_spills;
-    const bool is_beside = spilled <= config.beside_spills;
-    return 1 + static_cast<std::size_t>(is_hopeless ? config.saving_forms : is_beside ? 0 : 1);
+    const plan::SpillLimits& limits = config.spills;
+    if (spilled <= limits.tolerated && !usage.serialised) return 0;
+    const bool is_hopeless = spilled > limits.savable;
+    const bool is_beside = spilled <= limits.beside;
+    return 1 + static_cast<std::size_t>(is_hopeless ? limits.saving_forms : is_beside ? 0 : 1);
 }
 
 // Compiles candidates on demand.
@@ -70,7 +71,7 @@ class BestRefused {
     // the other family's kernels if it spills no more than the last one of its own family may.
     std::optional<Choice> instead_of(std::size_t next, std::size_t at) {
         const bool is_better = candidates_[next].family != candidates_[at].family && best_ &&
-                               best_->tolerated_spills <= candidates_[next - 1].tolerated_spills;
+                               best_->tolerated_spills <= candidates_[next - 1].spills.tolerated;
         return is_better ? std::exchange(best_, {}) : std::nullopt;
     }
 
@@ -101,12 +102,13 @@ Result<Choice> choose_candidate(std::span<const KernelConfig> candidates, const 
         const std::size_t refused = is_last ? 0 : refusals(usage, config);
         if (refused == 0) {
             if (auto better = best.instead_of(usage)) return *std::move(better);
-            return Choice{at, config.tolerated_spills, *std::move(attempt)};
+            return Choice{at, config.spills.tolerated, *std::move(attempt)};
         }
         log.info("{} with tiles of {} x {} spills {} bytes{} after {:.0f} ms: the next "
                  "configuration is tried",
-                 config.entry, config.query_tile, config.key_tile, usage.spill_store_bytes,
-                 usage.serialised ? " and serialises products" : "", attempt->output.milliseconds);
+                 config.entry, config.block.query_tile, config.block.key_tile,
+                 usage.spill_store_bytes, usage.serialised ? " and serialises products" : "",
+                 attempt->output.milliseconds);
         const std::size_t next = std::min(at + refused, candidates.size() - 1);
         best.offer(at, *std::move(attempt));
         if (auto kept = best.instead_of(next, at)) return *std::move(kept);

@@ -115,8 +115,8 @@ Result<void> check_nvrtc_arguments(const passes::Mod& mod) {
 
 bool is_same_kernel(const KernelConfig& one, const KernelConfig& other) {
     return one.kind == other.kind && one.template_path == other.template_path &&
-           one.query_tile == other.query_tile && one.key_tile == other.key_tile &&
-           one.has_block_mask == other.has_block_mask;
+           one.block.query_tile == other.block.query_tile &&
+           one.block.key_tile == other.block.key_tile && one.has_block_mask == other.has_block_mask;
 }
 
 } // namespace
@@ -125,15 +125,15 @@ Result<plan::KernelPlan> plan_of(const plan::Program& program) {
     auto plan = plan::make_plan(program);
     if (!plan || !plan->block_mask) return plan;
     const cuda::TileFacts facts = cuda::tile_facts(program.mod());
-    plan->block_mask->block_mask->query_facts = facts.of_queries;
-    plan->block_mask->block_mask->key_facts = facts.of_keys;
+    plan->block_mask->block_mask_facts->query_facts = facts.of_queries;
+    plan->block_mask->block_mask_facts->key_facts = facts.of_keys;
     return plan;
 }
 
 std::string mod_text(const plan::Program& program, const KernelConfig& config) {
     const CompileOptions& options = program.options();
     const passes::DecomposedMod& decomposed = program.decomposed(config);
-    const bool is_whole = config.decomposition == plan::Decomposition::none;
+    const bool is_whole = config.decomposition.of == plan::Decomposition::Of::none;
     return cuda::emit_mod(is_whole ? program.mod() : decomposed.mod,
                           is_whole ? passes::ScoreParts{} : decomposed.parts, config,
                           {.dtype = options.dtype,
@@ -167,11 +167,11 @@ Result<CompiledKernel> compile_kernel(const plan::Program& program,
     auto choice = choose_candidate(candidates, {attempt, has_room}, log);
     if (!choice) return choice.error();
     Making::use(result, candidates[choice->at]);
-    kernel.config.tolerated_spills = choice->tolerated_spills;
+    kernel.config.spills.tolerated = choice->tolerated_spills;
     result.refused = static_cast<int>(choice->at);
     cuda::NvrtcOutput& output = choice->attempt.output;
     kernel.info.compile_ms = output.milliseconds;
-    kernel.info.shared_bytes = kernel.config.shared_bytes;
+    kernel.info.shared_bytes = kernel.config.block.shared_bytes;
     kernel.info.spill_bytes = cuda::usage_of(output.kernels, kernel.config.entry).spill_store_bytes;
     for (const cuda::KernelUsage& usage : output.kernels) {
         kernel.info.registers = std::max(kernel.info.registers, usage.registers);

@@ -44,8 +44,8 @@ class Emitter {
         : mod_(mod), parts_(parts), config_(config), options_(options),
           family_(family_text(config)), layout_(mod_, roots(), precision()) {
         if (has_backward_policies(config) && is_backward(config.kind)) layout_.split_positions();
-        if (!plan::is_generic(config)) layout_.use_narrow_offsets(roots(), config.key_width);
-        if (config.stages_tables()) layout_.stage_tables(parts_.staged);
+        if (!plan::is_generic(config)) layout_.use_narrow_offsets(roots(), key_width());
+        if (config.decomposition.stages_tables()) layout_.stage_tables(parts_.staged);
     }
 
     std::string run() {
@@ -76,18 +76,18 @@ class Emitter {
                          emit_distance_values(layout_, config_) +
                          emit_dense_bias(layout_, config_, gradients());
             if (config_.kind == plan::KernelKind::fold)
-                text_ += emit_distance_factors(layout_, gradients(), tile_sums(config_));
+                text_ += emit_distance_factors(layout_, gradients(), config_.sums);
             if (!has_backward_policies(config_)) {
                 first_kv_head();
-                text_ += emit_gradients(layout_, gradients(), tile_sums(config_)) +
+                text_ += emit_gradients(layout_, gradients(), config_.sums) +
                          emit_table_gradients(layout_, config_, gradients());
-                if (config_.is_short) text_ += emit_shared_gradient(layout_, gradients());
+                if (config_.sequences.is_short) text_ += emit_shared_gradient(layout_, gradients());
             }
         }
         if (has_backward_policies(config_))
             text_ += emit_read_gradients(layout_, config_, gradients(), adds_elements()) +
                      emit_table_gradients(layout_, config_, gradients()) +
-                     emit_shifted_gradients(layout_, gradients(), tile_sums(config_));
+                     emit_shifted_gradients(layout_, gradients(), config_.sums);
         if (is_delta()) text_ += emit_row_gradients(layout_, gradients());
         text_ += emit_sink(mod_, config_, std::min(precision(), passes::Precision::fast));
         text_ += "} // namespace mod\n";
@@ -127,12 +127,11 @@ class Emitter {
     bool sums_diagonals(const passes::ReadGradient& gradient) const {
         const bool is_fold = config_.kind == plan::KernelKind::fold;
         return has_backward_policies(config_) && (is_fold || !gradient.is_weighted) &&
-               passes::gradient_sum(mod_, gradient, tile_sums(config_)) ==
-                   passes::GradientSum::distance;
+               passes::gradient_sum(mod_, gradient, config_.sums) == passes::GradientSum::distance;
     }
     // Whether a generic backward sums the gradient from the tile of dS.
     bool sums_few_entries(const passes::ReadGradient& gradient) const {
-        return tile_sums(config_).sums_few_entries && gradient.is_of_few_entries;
+        return config_.sums.sums_few_entries && gradient.is_of_few_entries;
     }
     // Whether elements compute the partial derivative of this gradient themselves.
     bool has_partial(const passes::ReadGradient& gradient) const {
@@ -146,8 +145,13 @@ class Emitter {
         return config_.kind == plan::KernelKind::backward_dkdv && mod_.deterministic &&
                passes::heads_at_once(mod_) != passes::HeadsAtOnce::all;
     }
+    // Of the 2-D key index by which a forward stages what is read, or a backward sums gradients.
+    int key_width() const {
+        return config_.kind == plan::KernelKind::forward ? config_.decomposition.key_width
+                                                         : config_.sums.key_width;
+    }
     // Whether the text has the policy of a shared value, even if the program has none.
-    bool has_shared_value() const { return config_.is_short; }
+    bool has_shared_value() const { return config_.sequences.is_short; }
     bool has_mask() const {
         if (!has_elements()) return false;
         const ir::Node& mask = mod_.program.graph[mod_.mask];
@@ -200,7 +204,7 @@ class Emitter {
                 const auto& indices = mod_.program.graph[gradient.read].operands;
                 result.insert(result.end(), indices.begin(), indices.end());
             }
-            if (config_.grid_places > 0)
+            if (config_.sums.sums_grids)
                 for (const auto& [condition, value] : passes::grid_conditions(mod_))
                     result.push_back(condition);
             const std::vector<NodeId> of_shifts = shifted_roots(mod_.shifted_reads);
@@ -219,25 +223,27 @@ class Emitter {
                       element_type(options_.kv_dtype.value_or(options_.dtype)));
         constant("int", "kHeadDim", options_.head_dim);
         constant("int", "kHeadDimV", options_.head_dim_v);
-        constant("int", "kQueryTile", config_.query_tile);
-        constant("int", "kKeyTile", config_.key_tile);
-        constant("int", "kWarps", config_.warps);
-        constant("int", "kStages", config_.stages);
-        constant("int", "kBlocksAtOnce", config_.blocks_at_once);
-        constant("int", "kSavesRegisters", config_.saves_registers);
-        constant("int", "kSharedBytes", config_.shared_bytes);
+        const plan::BlockShape& block = config_.block;
+        constant("int", "kQueryTile", block.query_tile);
+        constant("int", "kKeyTile", block.key_tile);
+        constant("int", "kWarps", block.warps);
+        constant("int", "kStages", block.stages);
+        constant("int", "kBlocksAtOnce", block.blocks_at_once);
+        constant("int", "kSavesRegisters", config_.form.saves_registers);
+        constant("int", "kSharedBytes", block.shared_bytes);
         constant("bool", "kHasScoreMod", has_score_mod());
-        constant("bool", "kPersistent", config_.is_persistent);
+        constant("bool", "kPersistent", block.is_persistent);
         constant("bool", "kReportsOutOfRange", reports());
         if (config_.kind == plan::KernelKind::forward)
             constant("bool", "kReturnsMaxScores", options_.returns_max_scores);
         constant("int", "kGradients", gradients().size());
         if (is_backward(config_.kind)) {
             constant("bool", "kAccumulatesQueryGradient",
-                     config_.kind == plan::KernelKind::backward_fused && !config_.is_short);
+                     config_.kind == plan::KernelKind::backward_fused &&
+                         !config_.sequences.is_short);
             if (has_backward_policies(config_)) {
                 constant("bool", "kDeterministic", mod_.deterministic);
-                constant("int", "kDScoresStages", config_.d_scores_stages);
+                constant("int", "kDScoresStages", config_.storage.d_scores_stages);
             } else {
                 constant("bool", "kLoopsOverHeads", loops_over_heads());
             }
@@ -245,7 +251,7 @@ class Emitter {
         if (is_backward(config_.kind))
             text_ += emit_score_derivative(mod_, config_, gradients(), roots());
         if (has_shared_value())
-            constant("bool", "kHasSharedValue", config_.shared_value != ir::kNoNode);
+            constant("bool", "kHasSharedValue", config_.sequences.shared_value != ir::kNoNode);
         text_ += family_.constants(inputs());
         text_ += "\n" + layouts();
     }
@@ -420,7 +426,7 @@ class Emitter {
         score("score", TableReads::memory);
         if (has_shared_value()) shared_value();
         for (const TableReads reads : {TableReads::staged, TableReads::checked}) {
-            if (config_.stages_tables() && !parts_.found())
+            if (config_.decomposition.stages_tables() && !parts_.found())
                 score(formatted("{}_score", name(reads)), reads);
         }
 
@@ -435,11 +441,9 @@ class Emitter {
 
     void shared_value() {
         Body value(layout_, Place::element, "at.");
-        if (config_.shared_value != ir::kNoNode) value.compute({config_.shared_value});
-        value.line("return " +
-                   (config_.shared_value != ir::kNoNode
-                        ? unbracketed(value.text(config_.shared_value))
-                        : "0") +
+        const NodeId shared = config_.sequences.shared_value;
+        if (shared != ir::kNoNode) value.compute({shared});
+        value.line("return " + (shared != ir::kNoNode ? unbracketed(value.text(shared)) : "0") +
                    ";");
         text_ += element_function("float", "shared_value", "", value);
     }
@@ -449,8 +453,8 @@ class Emitter {
         set_table_reads(score, reads, false);
         provide_expanded(score, layout_, parts_);
         // Not in a backward, where the references of rows are found without the shared value.
-        if (config_.shared_value != ir::kNoNode && !is_backward(config_.kind))
-            score.provide(config_.shared_value, "at.shared_value");
+        if (config_.sequences.shared_value != ir::kNoNode && !is_backward(config_.kind))
+            score.provide(config_.sequences.shared_value, "at.shared_value");
         if (has_score_mod()) score.compute({mod_.score});
         score.line("return " + (has_score_mod() ? unbracketed(score.text(mod_.score)) : "score") +
                    ";");
@@ -468,8 +472,8 @@ class Emitter {
         text_ += "};\n";
         roots.insert(roots.end(), shared.begin(), shared.end());
         Body body(layout_, Place::element, "at.");
-        if (config_.shared_value != ir::kNoNode)
-            body.provide(config_.shared_value, "at.shared_value");
+        if (config_.sequences.shared_value != ir::kNoNode)
+            body.provide(config_.sequences.shared_value, "at.shared_value");
         if (has_backward_policies(config_))
             for (std::size_t i = 0; const NodeId value : passes::distance_values(mod_))
                 body.provide(value, formatted("__ldg(at.expanded + {} * at.expanded_count + "

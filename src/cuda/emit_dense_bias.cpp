@@ -46,7 +46,7 @@ std::string emit_dense_bias(const Layout& layout, NodeId read) {
 }
 
 NodeId copied_bias(const passes::Mod& mod, const plan::KernelConfig& config) {
-    return config.bias_stages > 0 ? passes::dense_bias_of_score(mod) : kNoNode;
+    return config.storage.bias_stages > 0 ? passes::dense_bias_of_score(mod) : kNoNode;
 }
 
 std::string emit_dense_bias(const Layout& layout, const plan::KernelConfig& config,
@@ -58,8 +58,7 @@ std::string emit_dense_bias(const Layout& layout, const plan::KernelConfig& conf
     int first = -1;
     for (std::size_t i = gradients.size(); i-- > 0;) {
         derivatives.push_back(gradients[i].partial);
-        if (passes::gradient_sum(mod, gradients[i], tile_sums(config)) !=
-            passes::GradientSum::dense_bias)
+        if (passes::gradient_sum(mod, gradients[i], config.sums) != passes::GradientSum::dense_bias)
             continue;
         first = static_cast<int>(i);
         dense_reads.push_back(gradients[i].read);
@@ -71,7 +70,7 @@ std::string emit_dense_bias(const Layout& layout, const plan::KernelConfig& conf
     const auto sharing = passes::sharing_of_biases(mod).value_or(passes::BiasSharing{});
     Policy policy("DenseBias");
     add_functions(policy, layout, bias);
-    policy.constant("kStages", config.bias_stages);
+    policy.constant("kStages", config.storage.bias_stages);
     policy.constant("kIsUsedByDerivatives",
                     bias != kNoNode && std::ranges::find(needed, bias) != needed.end());
     policy.constant("kIsSharedByBatches", is_shared);

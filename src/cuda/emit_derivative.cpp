@@ -31,22 +31,10 @@ bool scores_read_elements(const passes::Mod& mod, const plan::KernelConfig& conf
 
 } // namespace
 
-passes::TileSums tile_sums(const plan::KernelConfig& config) {
-    if (!has_backward_policies(config))
-        return {.sums_few_entries = config.table_words > 0, .sums_batches = config.is_short};
-    return {.key_width = config.key_width,
-            .adds_bias_gradients = config.adds_bias_gradients,
-            .sums_tables = config.table_words > 0 && config.grid_places == 0,
-            .adds_biases_beside = config.adds_biases_beside,
-            .sums_grids = config.grid_places > 0,
-            .sums_shifts = config.sums_shifts,
-            .weighs_distances = config.weighs_distances};
-}
-
 bool is_of_d_scores(const passes::Mod& mod, const plan::KernelConfig& config,
                     const passes::ReadGradient& gradient) {
     if (gradient.is_weighted) return false;
-    const passes::GradientSum sum = passes::gradient_sum(mod, gradient, tile_sums(config));
+    const passes::GradientSum sum = passes::gradient_sum(mod, gradient, config.sums);
     return passes::is_of_d_scores(sum) ||
            (sum == passes::GradientSum::dense_bias && passes::are_biases_of_scores(mod));
 }
@@ -55,7 +43,7 @@ std::string emit_score_derivative(const passes::Mod& mod, const plan::KernelConf
                                   const std::vector<passes::ReadGradient>& gradients,
                                   const std::vector<NodeId>& roots) {
     Policy policy("ScoreDerivative");
-    policy.constant("kIsWrittenOnce", config.writes_scores_once);
+    policy.constant("kIsWrittenOnce", config.form.writes_scores_once);
     if (!has_backward_policies(config)) return policy.text();
     const auto uses_score = [&](NodeId id) {
         return mod.dependence[id].has(analysis::Dependence::score);
@@ -70,7 +58,7 @@ std::string emit_score_derivative(const passes::Mod& mod, const plan::KernelConf
                                uses_score(gradient.partial);
                     }));
     policy.constant("kIsHiddenByMaskAlone",
-                    mod.is_line_of_row && !config.writes_scores_once &&
+                    mod.is_line_of_row && !config.form.writes_scores_once &&
                         std::ranges::all_of(gradients, [&](const passes::ReadGradient& gradient) {
                             return gradient.is_line_of_row || mod.ranges.finite[gradient.partial];
                         }));

@@ -4,13 +4,10 @@
 #include <string>
 #include <vector>
 
-#include "passes/gradient_sum.h"
 #include "passes/mod.h"
 #include "plan/kernel.h"
 
 namespace flexc::cuda {
-
-passes::TileSums tile_sums(const plan::KernelConfig& config);
 
 // Whether the gradient is summed from a tile of dS, not element by element.
 bool is_of_d_scores(const passes::Mod& mod, const plan::KernelConfig& config,

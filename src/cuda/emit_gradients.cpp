@@ -91,7 +91,7 @@ Body values_of(const Layout& layout, const std::vector<NodeId>& values,
 bool has_sum(const passes::Mod& mod, const plan::KernelConfig& config,
              const std::vector<passes::ReadGradient>& gradients, passes::GradientSum sum) {
     return std::ranges::any_of(gradients, [&](const passes::ReadGradient& gradient) {
-        return passes::gradient_sum(mod, gradient, tile_sums(config)) == sum;
+        return passes::gradient_sum(mod, gradient, config.sums) == sum;
     });
 }
 
@@ -100,14 +100,14 @@ bool has_sum(const passes::Mod& mod, const plan::KernelConfig& config,
 int weighted_gradient(const plan::KernelConfig& config,
                       const std::vector<passes::ReadGradient>& gradients) {
     const auto first = std::ranges::find_if(gradients, &passes::ReadGradient::is_weighted);
-    const passes::TileSums tile = tile_sums(config);
-    const bool exists = (tile.sums_tables || tile.weighs_distances) && first != gradients.end();
+    const bool exists =
+        (config.sums.sums_tables || config.sums.weighs_distances) && first != gradients.end();
     return exists ? static_cast<int>(first - gradients.begin()) : -1;
 }
 
 std::vector<NodeId> staged_columns(const passes::Mod& mod, const plan::KernelConfig& config) {
-    return config.stages_columns ? passes::column_reads(mod, config.key_width)
-                                 : std::vector<NodeId>{};
+    return config.storage.stages_columns ? passes::column_reads(mod, config.sums.key_width)
+                                         : std::vector<NodeId>{};
 }
 
 } // namespace
@@ -125,7 +125,7 @@ std::vector<passes::ReadGradient> gradients_of(const passes::Mod& mod,
     using enum passes::GradientSum;
     const auto is_added = [&](const passes::ReadGradient& gradient) {
         const bool by_rows = has_backward_policies(config);
-        const passes::GradientSum sum = passes::gradient_sum(mod, gradient, tile_sums(config));
+        const passes::GradientSum sum = passes::gradient_sum(mod, gradient, config.sums);
         switch (config.kind) {
         case plan::KernelKind::delta: return by_rows && sum == row;
         case plan::KernelKind::backward_dkdv:
@@ -173,9 +173,9 @@ std::string emit_read_gradients(const Layout& layout, const plan::KernelConfig& 
     each.compute(indices);
     for (std::size_t i = 0; i < gradients.size(); ++i) {
         const NodeId read = gradients[i].read;
-        sums += formatted(
-            "i == {} ? Sum::{} : ", i,
-            passes::name(passes::gradient_sum(layout.mod(), gradients[i], tile_sums(config))));
+        sums +=
+            formatted("i == {} ? Sum::{} : ", i,
+                      passes::name(passes::gradient_sum(layout.mod(), gradients[i], config.sums)));
         if (layout.mod().ranges.finite[gradients[i].partial]) finite += formatted("i == {} || ", i);
         each.line(
             formatted("if (i == {}) return {};", i,
@@ -185,7 +185,7 @@ std::string emit_read_gradients(const Layout& layout, const plan::KernelConfig& 
     each.line("return nullptr;");
     Policy policy("ReadGradients");
     policy.constant("kComeFromElements", come_from_elements);
-    policy.constant("kQuerySums", config.query_sums);
+    policy.constant("kQuerySums", config.storage.query_sums);
     policy.constant("kSumsDistances",
                     has_sum(layout.mod(), config, gradients, passes::GradientSum::distance));
     policy.constant("kWeighted", weighted_gradient(config, gradients), -1);
@@ -322,8 +322,8 @@ std::string emit_shared_gradient(const Layout& layout,
 }
 
 std::vector<NodeId> staged_reads(const passes::Mod& mod, const plan::KernelConfig& config) {
-    if (!has_backward_policies(config) || config.key_width == 0) return {};
-    std::vector<NodeId> reads = passes::row_reads(mod, config.key_width);
+    if (!has_backward_policies(config) || config.sums.key_width == 0) return {};
+    std::vector<NodeId> reads = passes::row_reads(mod, config.sums.key_width);
     const std::vector<NodeId> columns = staged_columns(mod, config);
     reads.insert(reads.end(), columns.begin(), columns.end());
     return reads;
@@ -331,7 +331,7 @@ std::vector<NodeId> staged_reads(const passes::Mod& mod, const plan::KernelConfi
 
 std::string emit_key_index_2d(const Layout& layout, const plan::KernelConfig& config,
                               const std::vector<passes::ReadGradient>& gradients) {
-    if (config.key_width == 0) return "";
+    if (config.sums.key_width == 0) return "";
     const passes::Mod& mod = layout.mod();
     const std::vector<NodeId> columns = staged_columns(mod, config);
     std::vector<NodeId> rows = staged_reads(mod, config);
@@ -343,17 +343,18 @@ std::string emit_key_index_2d(const Layout& layout, const plan::KernelConfig& co
     for (const NodeId read : columns)
         bytes = std::max(bytes, size_of(dtype(read)));
     Policy policy("KeyIndex2d");
-    policy.constant("kWidth", config.key_width);
+    policy.constant("kWidth", config.sums.key_width);
     policy.constant("kRowReads", static_cast<int>(rows.size()));
     policy.constant("kColumnReads", static_cast<int>(columns.size()));
     policy.constant("kColumnBytes", static_cast<int>(bytes));
-    policy.constant("kColumnsAreLinear", passes::are_columns_linear(mod, config.key_width), true);
-    policy.constant("kReadsAreLinear", passes::are_reads_linear(mod, config.key_width));
+    policy.constant("kColumnsAreLinear", passes::are_columns_linear(mod, config.sums.key_width),
+                    true);
+    policy.constant("kReadsAreLinear", passes::are_reads_linear(mod, config.sums.key_width));
     policy.constant("kSumsQuotients",
                     has_sum(mod, config, gradients, passes::GradientSum::quotient));
     policy.constant("kSumsRemainders",
                     has_sum(mod, config, gradients, passes::GradientSum::remainder));
-    policy.constant("kStagesSums", config.stages_sums);
+    policy.constant("kStagesSums", config.storage.stages_sums);
     std::string text = policy.text();
     const auto emit = [&](std::string_view form, const std::vector<NodeId>& reads) {
         if (!reads.empty()) text += formatted("template <int kRead> struct {};\n", form);
@@ -399,10 +400,10 @@ std::string emit_distance_factors(const Layout& layout,
 }
 
 std::string emit_grid_gradients(const Layout& layout, const plan::KernelConfig& config) {
-    if (config.grid_places == 0) return "";
+    if (!config.sums.sums_grids) return "";
     const passes::Mod& mod = layout.mod();
     Policy policy("GridGradients");
-    policy.constant("kPlaces", config.grid_places);
+    policy.constant("kPlaces", static_cast<int>(mod.digit_places.size()));
     const auto numbers = [&](std::string_view name, std::int64_t passes::DigitPlace::* of) {
         std::vector<int> values;
         for (const passes::DigitPlace& place : mod.digit_places)

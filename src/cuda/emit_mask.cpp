@@ -6,6 +6,7 @@
 #include <set>
 #include <vector>
 
+#include "cuda/arch/family_text.h"
 #include "plan/work.h"
 #include "support/text.h"
 
@@ -43,7 +44,7 @@ class MaskParts {
   public:
     MaskParts(const Layout& layout, const plan::KernelConfig& config)
         : layout_(layout), passing_(keys_pass(config) ? Op::kv_idx : Op::q_idx),
-          tile_(keys_pass(config) ? config.key_tile : config.query_tile) {
+          tile_(keys_pass(config) ? config.block.key_tile : config.block.query_tile) {
         // Visits each conjunct once, however many terms share it. Whatever rows or columns decide
         // alone is a single value of theirs, however many conjuncts it has.
         visit(layout.mod().mask, [&](NodeId id) {
@@ -173,7 +174,9 @@ Visible visible(const Layout& layout, const Part& part, int index) {
 } // namespace
 
 MaskPartsText emit_mask_parts(const Layout& layout, const plan::KernelConfig& config) {
-    if (!config.has_mask_parts) return {};
+    const bool is_main =
+        config.kind == plan::KernelKind::forward || config.kind == plan::KernelKind::backward_fused;
+    if (!is_main || !family_text(config).has_mask_parts) return {};
     const MaskParts mask(layout, config);
     if (mask.parts().empty()) return {};
     std::string text = "template <int kIndex> struct MaskPart;\n";

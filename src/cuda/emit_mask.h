@@ -1,4 +1,4 @@
-// The part of mod.cuh by which kernels with KernelConfig::has_mask_parts find which elements of a
+// The part of mod.cuh by which kernels with FamilyText::has_mask_parts find which elements of a
 // tile a mask shows.
 #pragma once
 

@@ -185,16 +185,16 @@ std::string emit_table_gradients(const Layout& layout, const plan::KernelConfig&
     std::string tables;
     int count = 0, of_kinds = -1;
     for (const passes::ReadGradient& gradient : gradients)
-        if (passes::gradient_sum(layout.mod(), gradient, tile_sums(config)) ==
+        if (passes::gradient_sum(layout.mod(), gradient, config.sums) ==
             passes::GradientSum::table) {
             if (gradient.read == passes::read_by_kinds(layout.mod())) of_kinds = count;
             tables += TableEmitter(layout, gradient).text(count++);
         }
     Policy policy("TableGradients");
     policy.constant("kCount", count);
-    policy.constant("kWords", config.table_words);
-    policy.constant("kOfKinds", count == 1 || config.kind_words > 0 ? of_kinds : -1, -1);
-    policy.constant("kKindWords", config.kind_words);
+    policy.constant("kWords", config.storage.table_words);
+    policy.constant("kOfKinds", count == 1 || config.storage.kind_words > 0 ? of_kinds : -1, -1);
+    policy.constant("kKindWords", config.storage.kind_words);
     return policy.text() +
            (count > 0 ? "template <int kTable> struct TableGradient;\n" + tables + "\n" : "");
 }

@@ -93,8 +93,8 @@ template <typename Maps>
 bool encode_inputs(const DriverApi& api, const plan::KernelConfig& config,
                    const AttentionArguments& arguments, const Shapes& shapes, int type,
                    Maps& maps) {
-    const auto query_tile = static_cast<unsigned>(config.query_tile);
-    const auto key_tile = static_cast<unsigned>(config.key_tile);
+    const auto query_tile = static_cast<unsigned>(config.block.query_tile);
+    const auto key_tile = static_cast<unsigned>(config.block.key_tile);
     if (!encode(api, arguments.q, shapes.q, type, query_tile, maps.q)) return false;
     if (config.copies_keys) return true;
     return encode(api, arguments.k, shapes.k, type, key_tile, maps.k) &&
@@ -170,7 +170,7 @@ void add_bias_tensor_map(const plan::KernelConfig& config, const BiasLayout& bia
                          ForwardTensorMaps& maps) {
     const Result<DriverApi>& api = driver_api();
     const std::uint64_t stride = biases.row_step * static_cast<unsigned>(biases.element_bytes);
-    if (!api || config.key_tile * biases.element_bytes % static_cast<int>(kBoxBytes) != 0 ||
+    if (!api || config.block.key_tile * biases.element_bytes % static_cast<int>(kBoxBytes) != 0 ||
         reinterpret_cast<std::uintptr_t>(biases.data) % kAlignment != 0 ||
         stride % kAlignment != 0 || stride >= kStrideLimit || biases.rows > kCoordinateLimit ||
         biases.columns > kCoordinateLimit)
@@ -179,7 +179,7 @@ void add_bias_tensor_map(const plan::KernelConfig& config, const BiasLayout& bia
     const std::array<std::uint32_t, 2> every = {1, 1},
                                        box = {kBoxBytes /
                                                   static_cast<unsigned>(biases.element_bytes),
-                                              static_cast<unsigned>(config.query_tile)};
+                                              static_cast<unsigned>(config.block.query_tile)};
     if (api->tensor_map(&maps.biases, biases.element_bytes == 2 ? kBits16 : kBits32, dims.size(),
                         biases.data, dims.data(), &stride, box.data(), every.data(), 0, kSwizzle128,
                         kPromote256, 0) != kDriverSuccess)
@@ -197,11 +197,11 @@ std::optional<BackwardTensorMaps> backward_maps(const plan::KernelConfig& config
     const int type = tensor_map_type(dtype);
     BackwardTensorMaps maps;
     if (!encode_inputs(*api, config, arguments, shapes, type, maps) ||
-        !encode(*api, arguments.d_out, shapes.o, type, static_cast<unsigned>(config.query_tile),
-                maps.d_out))
+        !encode(*api, arguments.d_out, shapes.o, type,
+                static_cast<unsigned>(config.block.query_tile), maps.d_out))
         return {};
     // Rows that are written at once: a warpgroup's in a persistent kernel, else a warp's.
-    const unsigned rows = config.is_persistent ? 4 * kOutputRows : kOutputRows;
+    const unsigned rows = config.block.is_persistent ? 4 * kOutputRows : kOutputRows;
     // Floats are not written through a map.
     maps.dk = maps.k;
     maps.dv = maps.v;

@@ -35,12 +35,10 @@ CopiedBias copied_bias_of(const passes::Mod& mod, ir::NodeId read) {
 
 std::vector<CopiedBias> tiled_biases(const passes::Mod& mod, const KernelConfig& config) {
     std::vector<CopiedBias> biases;
-    if (config.bias_stages > 0)
+    if (config.storage.bias_stages > 0)
         biases.push_back(copied_bias_of(mod, passes::dense_bias_of_score(mod), false));
-    if (config.bias_stages == 0 && !config.adds_bias_gradients) return biases;
-    const passes::TileSums tile{config.key_width, config.adds_bias_gradients};
     for (const passes::ReadGradient& gradient : mod.gradients)
-        if (passes::gradient_sum(mod, gradient, tile) == passes::GradientSum::dense_bias)
+        if (passes::gradient_sum(mod, gradient, config.sums) == passes::GradientSum::dense_bias)
             biases.push_back(copied_bias_of(mod, gradient.read, true));
     return biases;
 }
@@ -52,10 +50,9 @@ namespace {
 std::vector<StoredGradients::Lines> stored_lines(const passes::Mod& mod,
                                                  const KernelConfig& config) {
     std::vector<StoredGradients::Lines> lines;
-    if (!config.sums_shifts || config.has_block_mask) return lines;
+    if (!config.sums.sums_shifts || config.has_block_mask) return lines;
     for (const passes::ReadGradient& gradient : mod.gradients)
-        if (passes::gradient_sum(mod, gradient, {.sums_shifts = true}) ==
-                passes::GradientSum::shifted &&
+        if (passes::gradient_sum(mod, gradient, config.sums) == passes::GradientSum::shifted &&
             passes::has_whole_lines(mod, gradient))
             lines.push_back(
                 {mod.program.graph[gradient.read].symbol,
@@ -69,10 +66,10 @@ std::vector<StoredGradients::Lines> stored_lines(const passes::Mod& mod,
 StoredGradients stored_gradients(const passes::Mod& mod, const KernelConfig& config) {
     if (auto lines = stored_lines(mod, config); !lines.empty()) return {{}, {}, std::move(lines)};
     const auto sharing = passes::sharing_of_biases(mod);
-    if (!config.adds_bias_gradients || !sharing) return {};
+    if (!config.sums.adds_bias_gradients || !sharing) return {};
     StoredGradients stored{{}, *sharing};
     for (const passes::ReadGradient& gradient : mod.gradients)
-        if (passes::gradient_sum(mod, gradient) == passes::GradientSum::dense_bias)
+        if (passes::gradient_sum(mod, gradient, config.sums) == passes::GradientSum::dense_bias)
             stored.buffers.push_back(mod.program.graph[gradient.read].symbol);
     return stored;
 }

@@ -51,20 +51,6 @@ void add_row_statistics(const Program& program, PassPlan& pass) {
         {argument(&AttentionArguments::statistic_rows), std::move(of_head)});
 }
 
-KernelConfig streaming_kernel(std::string_view family, KernelKind kind, std::string_view path,
-                              std::string_view entry, std::string_view reason) {
-    KernelConfig config;
-    config.kind = kind;
-    config.family = family;
-    config.template_path = path;
-    config.entry = entry;
-    config.query_tile = 128;
-    config.key_tile = 128;
-    config.warps = 4;
-    config.reason = reason;
-    return config;
-}
-
 Launch find_references(const Program& program, std::size_t kernel) {
     return {.kernel = kernel,
             .entry = "flexc_backward_references",
@@ -98,9 +84,11 @@ void add_fill_of_exact_sums(PassPlan& pass) {
 void add_rounding(const Program& program, PassPlan& pass) {
     if (!pass.exact_gradients.empty()) {
         pass.steps.push_back(RoundSums{pass.kernels.size()});
-        pass.kernels.push_back(streaming_kernel({}, KernelKind::round_sums, "round_sums.cu",
-                                                "flexc_round_sums",
-                                                "gradients of buffers from their exact sums"));
+        pass.kernels.push_back({.kind = KernelKind::round_sums,
+                                .template_path = "round_sums.cu",
+                                .entry = "flexc_round_sums",
+                                .block = kStreamingBlock,
+                                .reason = "gradients of buffers from their exact sums"});
     }
     const bool rounds =
         program.options().gradient_type == GradientType::buffer &&
@@ -109,9 +97,11 @@ void add_rounding(const Program& program, PassPlan& pass) {
         });
     if (!rounds) return;
     pass.steps.push_back(RoundGradients{pass.kernels.size()});
-    pass.kernels.push_back(streaming_kernel({}, KernelKind::round_gradients, "round_gradients.cu",
-                                            "flexc_round_gradients",
-                                            "gradients of buffers in the buffers' types"));
+    pass.kernels.push_back({.kind = KernelKind::round_gradients,
+                            .template_path = "round_gradients.cu",
+                            .entry = "flexc_round_gradients",
+                            .block = kStreamingBlock,
+                            .reason = "gradients of buffers in the buffers' types"});
 }
 
 } // namespace flexc::plan

@@ -1,5 +1,5 @@
-// Steps and regions that the backward passes of all families share: facts of rows, and gradients of
-// captured buffers that are summed exactly or returned in a type other than f32.
+// Steps and regions that the backward passes of all families share: statistics of rows, and
+// gradients of captured buffers that are summed exactly or returned in a type other than f32.
 #pragma once
 
 #include "plan/pass.h"
@@ -8,9 +8,8 @@ namespace flexc::plan {
 
 class Program;
 
-// Returns the configuration of a memory-bound kernel that visits each row (or element) once.
-KernelConfig streaming_kernel(std::string_view family, KernelKind kind, std::string_view path,
-                              std::string_view entry, std::string_view reason);
+// The block of a memory-bound kernel that visits each row (or element) once.
+inline constexpr BlockShape kStreamingBlock{.query_tile = 128, .key_tile = 128, .warps = 4};
 // Adds the region of row statistics, and the arguments by which kernels find it.
 void add_row_statistics(const Program& program, PassPlan& pass);
 // Added to a delta kernel's reason if the program has a sink.

@@ -9,21 +9,83 @@
 
 #include "common/block_mask.h"
 #include "flexc/types.h"
+#include "passes/gradient_sum.h"
 #include "plan/kernel_request.h"
 #include "plan/schedule.h"
 
 namespace flexc::plan {
 
+// A block of threads. mod.cuh has each of these as a constant that every template reads: kQueryTile
+// ... kPersistent.
+struct BlockShape {
+    int query_tile = 0, key_tile = 0;
+    int warps = 0;
+    int stages = 1;             // of tiles that are loaded ahead
+    int shared_bytes = 0;       // dynamic
+    int blocks_at_once = 1;     // resident blocks on a multiprocessor
+    bool is_persistent = false; // launched at most once per multiprocessor, it loops over tiles
+    int threads() const { return 32 * warps; }
+};
+
+// The form of a template's code: what it computes is the same in all.
+struct CodeForm {
+    int saves_registers = 0; // each higher one needs fewer registers and is slower
+    // One copy of the code for a tile's elements serves all kinds of tiles.
+    bool writes_scores_once = false;
+};
+
 // Which of a program's decompositions of its score mod a kernel takes, see Program::decomposed().
-// none: it evaluates the mod whole.
-enum class Decomposition : std::uint8_t {
-    none,
-    plain,
-    by_index_2d,
-    by_kinds,
-    with_tables,
-    with_aligned_tables,
-    with_shifts
+struct Decomposition {
+    enum class Of : std::uint8_t {
+        none, // the kernel evaluates the mod whole
+        plain,
+        by_index_2d,
+        by_kinds,
+        with_tables,
+        with_aligned_tables,
+        with_shifts
+    };
+    Of of = Of::none;
+    int key_width = 0;     // by_index_2d: width of that index
+    int shifted_reads = 0; // with_shifts: so many of them are copied by tiles
+
+    bool stages_tables() const { return of == Of::with_tables || of == Of::with_aligned_tables; }
+};
+
+// The sequences that a kernel is made for; by default any.
+struct SequenceSizes {
+    bool has_few_queries = false; // requests with few queries: forward_few.cu
+    bool is_short = false;        // they fit into one tile, and a block computes one after another
+    // With is_short: the passes::shared_value() that blocks keep between sequences.
+    ir::NodeId shared_value = ir::kNoNode;
+};
+
+// Of a kernel that sums nothing from whole tiles.
+inline constexpr passes::TileSums kNoTileSums = {.adds_bias_gradients = false};
+
+// What a backward has in shared memory beside the tiles that every program needs.
+struct BackwardStorage {
+    int d_scores_stages = 2; // tiles of dS, where warps are specialized
+    int bias_stages = 0;     // copied tiles of the dense bias
+    int query_sums = 0;      // gradients by query for which the block's warps combine their sums
+    bool stages_columns = false; // what is read by column of the 2-D key index TileSums::key_width
+    bool stages_sums = false;    // sums by column of that index; MMAs sum a tile by it
+    // Words for sums of tables or grids: for each warp that sums; in a generic backward, for each
+    // table.
+    int table_words = 0;
+    int kind_words = 0; // beside table_words, for products that sum one of several tables
+};
+
+// When a compiled kernel gives way to a later candidate, in bytes that it spills.
+struct SpillLimits {
+    int tolerated = 0; // beyond this, the next candidate is tried
+    // The next saving_forms candidates are variants of this one that need fewer registers. Beyond
+    // `savable`, which is the most that they can save, all of them are skipped.
+    int saving_forms = 0;
+    int savable = 0;
+    // Beyond this, the first of these variants is skipped: it saves registers only in the warps
+    // beside the MMAs.
+    int beside = 0;
 };
 
 // What the builder of block masks keeps: the number of intervals for each tile of queries and of
@@ -45,71 +107,26 @@ struct MaskTiling {
 
 struct KernelConfig {
     KernelKind kind = KernelKind::forward;
-    std::string_view family;        // Family::name of the kernel's family; empty for none
-    std::string_view template_path; // within templates/: "forward.cu"
-    std::string_view entry;         // name of the extern "C" function
-    int query_tile = 0;             // kQueryTile ... kSharedBytes of mod.cuh
-    int key_tile = 0;
-    int warps = 0; // 32 * warps threads in a block
-    int stages = 1;
-    int shared_bytes = 0; // dynamic
-    std::any of_family;   // what only the kernels of its family have, a type of the family's folder
+    std::string_view family = {};        // Family::name of the kernel's family; empty for none
+    std::string_view template_path = {}; // within templates/: "forward.cu"
+    std::string_view entry = {};         // name of the extern "C" function
+    BlockShape block;
+    CodeForm form;
+    SequenceSizes sequences;
+    bool has_block_mask = false;                         // visits the tiles that a block mask names
+    std::optional<BlockMaskFacts> block_mask_facts = {}; // set: builds block masks
+    // Of a forward.
+    Decomposition decomposition;
     // How a block divides its work; nothing if there is only one way: Family::schedules.
-    std::optional<ForwardSchedule> schedule;
-    Decomposition decomposition = Decomposition::none;
-    int shifted_reads = 0;       // with Decomposition::with_shifts: so many
-    bool copies_keys = false;    // threads copy keys and values, which then need no tensor maps
-    bool has_mask_parts = false; // evaluates the mask part by part, as mod::MaskPart
-    std::optional<BlockMaskFacts> block_mask; // set: builds block masks
-    std::optional<MaskTiling> mask_tiling;    // set in a pass that reads one
-    // The form of its template; each higher one needs fewer registers and is slower.
-    int saves_registers = 0;
-    bool has_block_mask = false;  // visits the tiles that a block mask names
-    bool has_few_queries = false; // for requests with few queries: forward_few.cu
-    bool is_short = false;        // for sequences that fit into one tile
-    int blocks_at_once = 1;       // with is_short: resident blocks on a multiprocessor
-    // With is_short: the passes::shared_value() that blocks keep between sequences.
-    ir::NodeId shared_value = ir::kNoNode;
-    bool owns_keys = false; // a block has a tile of keys and visits queries, not the other way
-    // Width of the 2-D key index by which it stages or sums what is read; 0 for none.
-    int key_width = 0;
-    bool stages_columns = false; // stages reads by column of that 2-D key index
-    bool stages_sums = false;    // sums by that index with MMAs, sums by column in shared memory
-    int query_sums = 0;      // gradients by query for which the block's warps combine their sums
-    int d_scores_stages = 2; // of a warp-specialized backward: tiles of dS in shared memory
-    int bias_stages = 0;     // of a warp-specialized backward: copied tiles of the dense bias
-    bool adds_bias_gradients = false; // adds tiles of GradientSum::dense_bias
-    bool sums_shifts = false;         // adds GradientSum::shifted from the tile of dS
-    // Words of shared memory for sums of GradientSum::table or of grids: for each warp that sums;
-    // in a generic backward, for each table.
-    int table_words = 0;
-    int kind_words = 0; // beside table_words, for products that sum one of several tables
-    bool adds_biases_beside = false; // by GradientSum::bias_beside
-    int grid_places = 0;             // digit places by which it sums parts of diagonals
-    bool weighs_distances = false;   // sums diagonals of a tile of elements' gradients, not of dS
-    // Blocks report when they have added to dq; the first one may then store instead of adding.
-    bool reports_additions = false, stores_dq_first = false;
-    bool is_persistent = false; // launches at most one block per multiprocessor
-    // One copy of the code for a tile's elements serves all kinds of tiles.
-    bool writes_scores_once = false;
+    std::optional<ForwardSchedule> schedule = {};
+    bool copies_keys = false; // threads copy keys and values, which then need no tensor maps
+    // Of a backward.
+    passes::TileSums sums = kNoTileSums; // gradients of buffers that it sums from whole tiles
+    BackwardStorage storage;
 
-    // Spills that make a compiled kernel give way to a later candidate, in bytes. Beyond
-    // tolerated_spills, the next candidate is tried.
-    int tolerated_spills = 0;
-    // The next saving_forms candidates are variants of this one that need fewer registers. Beyond
-    // savable_spills, which is the most that they can save, all of them are skipped.
-    int saving_forms = 0;
-    int savable_spills = 0;
-    // Beyond this, the first of these variants is skipped: it saves registers only in the warps
-    // beside the MMAs.
-    int beside_spills = 0;
-
-    std::string reason; // one line, for people
-
-    bool stages_tables() const {
-        return decomposition == Decomposition::with_tables ||
-               decomposition == Decomposition::with_aligned_tables;
-    }
+    SpillLimits spills;
+    std::string reason = {}; // one line, for people
+    std::any of_family = {}; // what only the kernels of its family have, a type of its folder
 };
 
 } // namespace flexc::plan

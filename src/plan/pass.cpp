@@ -1,5 +1,7 @@
 #include "plan/pass.h"
 
+#include <utility>
+
 #include "common/sequences.h"
 #include "support/amounts.h"
 #include "support/text.h"
@@ -67,6 +69,14 @@ std::string text_of(const Extent& extent) {
         terms.push_back(joined(factors, " * "));
     }
     return terms.empty() ? "0" : joined(terms, " + ");
+}
+
+Launch launch_of(std::size_t kernel, const KernelConfig& config, Extent blocks) {
+    return {.kernel = kernel,
+            .entry = config.entry,
+            .blocks = std::move(blocks),
+            .threads = config.block.threads(),
+            .shared_bytes = config.block.shared_bytes};
 }
 
 std::string_view text_of_heads(bool by_batch, bool by_head) {

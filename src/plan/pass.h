@@ -132,8 +132,11 @@ struct Launch {
     bool starts_early = false; // programmatic dependent launch
     bool by_heads = false;     // as often as PassPlan::heads_at_once says
     bool of_many_rows = false; // not where all requests have few queries
+    std::optional<MaskTiling> block_mask = {}; // the one that it reads
     std::vector<Region> reads = {}, writes = {};
 };
+// Returns a launch of the kernel at that place of PassPlan::kernels, by its own entry.
+Launch launch_of(std::size_t kernel, const KernelConfig& config, Extent blocks);
 // One launch for each exactly summed gradient, which rounds its sums and adds them to the gradient.
 struct RoundSums {
     std::size_t kernel = 0;

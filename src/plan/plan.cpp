@@ -117,22 +117,24 @@ std::vector<KernelConfig> few_of(std::vector<KernelConfig> candidates) {
     constexpr int kSteps = 2, kSavable = 64;
     for (KernelConfig& candidate : candidates)
         if (is_generic(candidate))
-            candidate.tolerated_spills = std::max(candidate.tolerated_spills, kSavable);
+            candidate.spills.tolerated = std::max(candidate.spills.tolerated, kSavable);
     const auto generic = std::ranges::find_if(candidates, is_generic);
     if (generic == candidates.begin() || generic == candidates.end()) return candidates;
     std::vector<KernelConfig> few = {candidates.front()};
     const auto forms =
-        std::span(candidates).subspan(1, static_cast<std::size_t>(few.front().saving_forms));
-    const auto form = std::ranges::find(forms, kSteps, &KernelConfig::saves_registers);
-    few.front().saving_forms = form != forms.end() ? 1 : 0;
+        std::span(candidates).subspan(1, static_cast<std::size_t>(few.front().spills.saving_forms));
+    const auto form = std::ranges::find(
+        forms, kSteps, [](const KernelConfig& config) { return config.form.saves_registers; });
+    few.front().spills.saving_forms = form != forms.end() ? 1 : 0;
     if (form != forms.end()) {
-        few.front().savable_spills = kSavable;
-        few.front().beside_spills = kSavable;
+        few.front().spills.savable = kSavable;
+        few.front().spills.beside = kSavable;
         few.push_back(*form);
-        few.back().saving_forms = 0;
+        few.back().spills.saving_forms = 0;
     }
+    SpillLimits& last = few.back().spills;
     if (few.back().kind != KernelKind::forward)
-        few.back().tolerated_spills = std::max(few.back().tolerated_spills, kSpillsOfLong);
+        last.tolerated = std::max(last.tolerated, kSpillsOfLong);
     few.insert(few.end(), generic, candidates.end());
     return few;
 }
@@ -234,7 +236,7 @@ Result<std::vector<Variant>> backward_variants(const Program& program) {
             candidate.reason += formatted("; not fused: {}", no_order);
     const KernelConfig& first = variants.front().candidates.front();
     if (is_generic(first)) return variants;
-    if (first.bias_stages > 0 || first.adds_bias_gradients) {
+    if (first.storage.bias_stages > 0 || first.sums.adds_bias_gradients) {
         KernelRequest elements = request;
         elements.bias.bytes = 0;
         elements.bias.adds_gradients = false;
@@ -255,11 +257,11 @@ KernelConfig block_mask_builder(const passes::Mod& mod) {
     config.kind = KernelKind::block_mask;
     config.template_path = "plan.cu";
     config.entry = "flexc_plan_tiles";
-    config.warps = 8;
-    config.block_mask = {.by_batch = reads.has(Dependence::b),
-                         .by_head = reads.has(Dependence::h),
-                         .queries = mod.program.query_layout,
-                         .keys = mod.program.key_layout};
+    config.block.warps = 8;
+    config.block_mask_facts = {.by_batch = reads.has(Dependence::b),
+                               .by_head = reads.has(Dependence::h),
+                               .queries = mod.program.query_layout,
+                               .keys = mod.program.key_layout};
     config.reason = mod.mask_tier == analysis::MaskTier::tile_tests
                         ? "tiles by intervals, then by their elements"
                         : "tiles by their elements";
@@ -271,7 +273,7 @@ KernelConfig length_reader() {
     config.kind = KernelKind::lengths;
     config.template_path = "lengths.cu";
     config.entry = "flexc_read_lengths";
-    config.warps = 16;
+    config.block.warps = 16;
     config.reason = "records of requests from arrays on the device";
     return config;
 }
@@ -364,17 +366,25 @@ PassPlan pass_of(const Program& program, const Variant& variant, const KernelCon
                                                      : family.backward(program, main);
     pass.most_rows = variant.request.sequences.most_rows;
     pass.has_few_queries = variant.request.sequences.has_few_queries;
-    for (KernelConfig& kernel : pass.kernels)
-        if (kernel.has_block_mask)
-            kernel.mask_tiling = mask_tiling(kernel, !program.mod().program.is_dense());
+    for (Step& step : pass.steps) {
+        auto* launch = std::get_if<Launch>(&step);
+        if (launch == nullptr) continue;
+        const KernelConfig& kernel = pass.kernels[launch->kernel];
+        if (kernel.has_block_mask && launch->entry == kernel.entry)
+            launch->block_mask = mask_tiling(kernel, !program.mod().program.is_dense());
+    }
     return pass;
 }
 
 MaskTiling mask_tiling(const KernelConfig& kernel, bool of_requests) {
     // All queries of a request with few queries are one tile, whichever rows a block has.
-    if (kernel.has_few_queries) return {kMostFewRows, kernel.key_tile, false, RowsOf::few};
+    if (kernel.sequences.has_few_queries)
+        return {kMostFewRows, kernel.block.key_tile, false, RowsOf::few};
     const bool leaves_few = of_requests && kernel.kind == KernelKind::forward;
-    return {kernel.query_tile, kernel.key_tile, kernel.owns_keys,
+    // A block of these has a tile of keys and visits queries, not the other way.
+    const bool owns_keys =
+        kernel.kind == KernelKind::backward_dkdv || kernel.kind == KernelKind::backward_fused;
+    return {kernel.block.query_tile, kernel.block.key_tile, owns_keys,
             leaves_few ? RowsOf::many : RowsOf::all};
 }
 

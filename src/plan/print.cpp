@@ -26,7 +26,7 @@ std::string block_mask_of(const MaskTiling& tiling) {
 }
 
 std::string builder_of(const KernelConfig& config) {
-    const BlockMaskFacts& facts = *config.block_mask;
+    const BlockMaskFacts& facts = *config.block_mask_facts;
     return formatted(
         "  flexc_plan_facts, {}, flexc_plan_order: a block mask for {}{} for each kernel that "
         "has one; {} intervals of {} bytes for each tile of queries, {} of keys; {}\n",
@@ -43,11 +43,12 @@ std::string reader_of(const KernelConfig& config) {
                      config.reason);
 }
 
-std::string text_of(const KernelConfig& config) {
+std::string text_of(const KernelConfig& config, bool of_requests) {
+    const BlockShape& block = config.block;
     std::string text = formatted("  {}: tile {} x {}, {} warps, {} stages, {} bytes shared; {}\n",
-                                 config.entry, config.query_tile, config.key_tile, config.warps,
-                                 config.stages, config.shared_bytes, config.reason);
-    if (config.mask_tiling) text += block_mask_of(*config.mask_tiling);
+                                 config.entry, block.query_tile, block.key_tile, block.warps,
+                                 block.stages, block.shared_bytes, config.reason);
+    if (config.has_block_mask) text += block_mask_of(mask_tiling(config, of_requests));
     if (config.schedule) text += formatted("    schedule: {}\n", text_of(*config.schedule));
     const Family& family = family_of(config);
     if (family.describe != nullptr) text += family.describe(config);
@@ -135,7 +136,7 @@ std::string text_of(const KernelPlan& plan, const Program& program) {
         const PassPlan pass =
             pass_of(program, variants.front(), variants.front().candidates.front());
         for (const KernelConfig& kernel : pass.kernels)
-            text += text_of(kernel);
+            text += text_of(kernel, !program.mod().program.is_dense());
         passes += text_of(pass, called);
         for (const Variant& variant : std::span(variants).subspan(1)) {
             const int most_rows = variant.request.sequences.most_rows;

@@ -283,14 +283,15 @@ KernelRequest Program::backward_request(KernelRequest request) const {
 }
 
 const passes::DecomposedMod& Program::decomposed(const KernelConfig& config) const {
-    switch (config.decomposition) {
-    case Decomposition::with_aligned_tables: return decomposed_with_aligned_tables_;
-    case Decomposition::with_tables: return decomposed_with_tables_;
-    case Decomposition::with_shifts: return *(decomposed_with_shifts_.end() - config.shifted_reads);
-    case Decomposition::by_kinds: return decomposed_with_kinds_;
-    case Decomposition::by_index_2d: return *decomposed_by_index_2d_;
-    case Decomposition::plain:
-    case Decomposition::none: break;
+    using enum Decomposition::Of;
+    switch (config.decomposition.of) {
+    case with_aligned_tables: return decomposed_with_aligned_tables_;
+    case with_tables: return decomposed_with_tables_;
+    case with_shifts: return *(decomposed_with_shifts_.end() - config.decomposition.shifted_reads);
+    case by_kinds: return decomposed_with_kinds_;
+    case by_index_2d: return *decomposed_by_index_2d_;
+    case plain:
+    case none: break;
     }
     return decomposed_;
 }

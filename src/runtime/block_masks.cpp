@@ -31,7 +31,8 @@ Result<BlockMasks> BlockMasks::load(cuda::Module module, const plan::KernelConfi
     if (!tiles) return tiles.error();
     auto order = module.function("flexc_plan_order", 0);
     if (!order) return order.error();
-    return BlockMasks(std::move(module), *planner.block_mask, *facts, *tiles, *order, starts_early);
+    return BlockMasks(std::move(module), *planner.block_mask_facts, *facts, *tiles, *order,
+                      starts_early);
 }
 
 void BlockMasks::add(const plan::MaskTiling& tiling, Pass pass) {

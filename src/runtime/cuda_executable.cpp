@@ -139,8 +139,9 @@ class CudaExecutable final : public Executable {
             for (const auto& [variants, pass] :
                  {std::pair{&forward_, Pass::forward}, std::pair{&backward_, Pass::backward}})
                 if (*variants)
-                    for (const plan::KernelConfig& config : (*variants)->first().plan.kernels)
-                        if (config.mask_tiling) block_masks_->add(*config.mask_tiling, pass);
+                    for (const plan::Step& step : (*variants)->first().plan.steps)
+                        if (const auto* launch = std::get_if<plan::Launch>(&step))
+                            if (launch->block_mask) block_masks_->add(*launch->block_mask, pass);
         if (!options_.report_out_of_range) return {};
         auto flag = cuda::allocate(sizeof(std::int32_t));
         if (!flag) return flag.error();
@@ -279,7 +280,7 @@ class CudaExecutable final : public Executable {
     // NVRTC's log is empty when it answers from a cache of its own; the driver always knows.
     Result<void> add_info(const cuda::Module& module, const plan::KernelConfig& config,
                           KernelInfo info) {
-        auto function = function_of(module, config.entry, config.shared_bytes);
+        auto function = function_of(module, config.entry, config.block.shared_bytes);
         if (!function) return function.error();
         if (const auto registers = function->registers()) info.registers = *registers;
         infos_.push_back(std::move(info));
@@ -560,7 +561,6 @@ class CudaExecutable final : public Executable {
             (attention.q_len <= kMostFewRows / (attention.heads / attention.kv_heads) ||
              (few_work != nullptr && !few_work->has_others)))
             return {};
-        const plan::KernelConfig& config = walk.pass.plan.kernels[launch.kernel];
         plan::CallLengths lengths = lengths_of(attention);
         std::int64_t blocks = launch.blocks.of(lengths) / launches;
         if (few_work != nullptr && !launch.known_blocks.terms.empty()) {
@@ -579,9 +579,9 @@ class CudaExecutable final : public Executable {
             if (launch.has_queue) queue = queues_->of(walk.call.stream.handle);
         }
         KernelArgument argument = walk.argument;
-        if (config.mask_tiling && launch.entry == config.entry)
+        if (launch.block_mask)
             argument.attention.block_mask =
-                block_masks_->of(*config.mask_tiling, argument.attention, walk.call.block_mask);
+                block_masks_->of(*launch.block_mask, argument.attention, walk.call.block_mask);
         if (launch.tensor_maps != plan::Launch::Maps::none && !walk.maps) {
             walk.maps = maps_for(walk.pass.plan, walk.call);
             if (!walk.maps) return Error{ErrorCode::device, "the driver made no tensor map"};

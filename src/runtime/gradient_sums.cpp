@@ -28,7 +28,7 @@ template <typename Argument>
 Result<void> launch_over(Argument argument, const plan::KernelConfig& config,
                          const cuda::Function& kernel, Stream stream) {
     constexpr long long kMostBlocks = 4096;
-    const long long threads = 32ll * config.warps;
+    const long long threads = config.block.threads();
     if (argument.count == 0) return {};
     const std::array<void*, 1> arguments = {&argument};
     const auto blocks = std::min((argument.count + threads - 1) / threads, kMostBlocks);

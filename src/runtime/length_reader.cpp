@@ -10,8 +10,8 @@ Result<LengthReader> LengthReader::load(cuda::Module module, const plan::KernelC
     if (!read) return read.error();
     auto divide = module.function("flexc_divide_keys", 0);
     if (!divide) return divide.error();
-    return LengthReader(std::move(module), *read, *divide, 32 * static_cast<unsigned>(config.warps),
-                        starts_early);
+    return LengthReader(std::move(module), *read, *divide,
+                        static_cast<unsigned>(config.block.threads()), starts_early);
 }
 
 Result<void> LengthReader::read(const LengthArrays& arrays, const SequenceRecords& to,

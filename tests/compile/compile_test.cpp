@@ -91,7 +91,7 @@ TEST_CASE(
                                 .shared_bytes = kernel.shared_bytes,
                                 .spill_bytes = kernel.spill_bytes};
         now.kernels[name] = usage;
-        CHECK_MESSAGE(usage.spill_bytes <= compiled.kernel.config.tolerated_spills,
+        CHECK_MESSAGE(usage.spill_bytes <= compiled.kernel.config.spills.tolerated,
                       usage.spill_bytes, " bytes spilled");
         CHECK(kernel.helper_spill_bytes == 0);
         if (update || !same_compiler) return;
@@ -164,7 +164,7 @@ TEST_CASE("kernels of short sequences and few queries compile, and spill no more
                 if (!plan::is_by_size(variant.calls)) continue;
                 const auto one = api::compile_kernel(program, variant.candidates, &variant, *store);
                 REQUIRE_MESSAGE(one, one.error().message.substr(0, 4000));
-                CHECK(one->kernel.info.spill_bytes <= one->kernel.config.tolerated_spills);
+                CHECK(one->kernel.info.spill_bytes <= one->kernel.config.spills.tolerated);
                 ++count;
             }
         CHECK(count == (head_dim == 32 ? 12 : 9));
@@ -318,7 +318,7 @@ TEST_CASE("a program that is long for each element has Hopper's kernels, which c
                                             .head_dim_v = 128});
         const plan::KernelConfig& config = compiled.kernel.config;
         CHECK(config.family == "sm90");
-        CHECK(compiled.kernel.info.spill_bytes <= config.tolerated_spills);
+        CHECK(compiled.kernel.info.spill_bytes <= config.spills.tolerated);
     }
 }
 
@@ -331,7 +331,7 @@ TEST_CASE("what is written once for all tiles of a window spills nothing in its 
          .backward_kernel = BackwardKernel::automatic,
          .head_dim = 128,
          .head_dim_v = 128});
-    CHECK(compiled.kernel.config.writes_scores_once);
+    CHECK(compiled.kernel.config.form.writes_scores_once);
     CHECK(compiled.refused == 0);
     CHECK(compiled.kernel.info.spill_bytes == 0);
 }
@@ -351,7 +351,7 @@ TEST_CASE("what reads much for each element spills nothing, nor does its forward
             CHECK(compiled.kernel.info.spill_bytes == 0);
             if (kind == plan::KernelKind::forward) {
                 CHECK(compiled.refused == 0);
-                CHECK(compiled.kernel.config.stages_tables());
+                CHECK(compiled.kernel.config.decomposition.stages_tables());
             }
         }
 }
@@ -375,7 +375,7 @@ TEST_CASE("what spills in every form keeps the least, and is generic where it is
                                             .head_dim = 128,
                                             .head_dim_v = 128});
         CHECK(compiled.kernel.config.family == (is_large ? "sm80" : "sm90"));
-        CHECK(compiled.kernel.info.spill_bytes <= compiled.kernel.config.tolerated_spills);
+        CHECK(compiled.kernel.info.spill_bytes <= compiled.kernel.config.spills.tolerated);
     }
 }
 
@@ -441,7 +441,7 @@ TEST_CASE("deterministic kernels compile, with no more spills than are tolerated
         add(kind, text, "sm_90a");
     visit_compiled(cases, [](const test::KernelCase& one, const std::string&,
                              const api::CompiledKernel& compiled) {
-        CHECK(compiled.kernel.info.spill_bytes <= compiled.kernel.config.tolerated_spills);
+        CHECK(compiled.kernel.info.spill_bytes <= compiled.kernel.config.spills.tolerated);
         const bool is_hopper = one.kind == KernelKind::backward_fused;
         if (is_hopper) CHECK(compiled.kernel.config.family == "sm90");
     });

@@ -63,7 +63,7 @@ struct Shared {
         CHECK(one.kernel.cubin == "code of another build");
         CHECK(one.refused == static_cast<int>(choice.candidate));
         CHECK(one.schedule == choice.schedule);
-        CHECK(one.kernel.config.key_tile == config(choice).key_tile);
+        CHECK(one.kernel.config.block.key_tile == config(choice).block.key_tile);
         CHECK(one.kernel.info.reason == config(choice).reason);
     }
     // Made anew, and found the next time.
@@ -102,7 +102,7 @@ TEST_CASE("a configuration that followed a refused one is found again") {
 TEST_CASE("an entry of a later configuration is used only where this build has the same one") {
     const Shared shared("sm_80");
     REQUIRE(shared.variant.candidates.size() > 2);
-    REQUIRE(shared.config({1}).key_tile != shared.config({2}).key_tile);
+    REQUIRE(shared.config({1}).block.key_tile != shared.config({2}).block.key_tile);
     shared.keep({1}, {1});
     shared.check_used({1});
     shared.keep({1}, {2});

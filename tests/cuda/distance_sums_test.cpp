@@ -69,7 +69,7 @@ void check(int head_dim, bool is_deterministic, std::mt19937& random) {
                                                         .deterministic = is_deterministic})
                                           .front();
     REQUIRE(config.family == "sm90");
-    REQUIRE(config.query_tile == 64);
+    REQUIRE(config.block.query_tile == 64);
     const test::HostModule module(
         std::string(kText),
         test::emitted(*mod, config,
@@ -81,12 +81,13 @@ void check(int head_dim, bool is_deterministic, std::mt19937& random) {
         attention.q_len = 64 * 5 + below(64);
         attention.kv_len = 130 + below(200);
         const int first_tile = below(7 - tiles);
-        const int first_key = config.key_tile * below(attention.kv_len / config.key_tile + 1);
+        const int first_key =
+            config.block.key_tile * below(attention.kv_len / config.block.key_tile + 1);
         std::vector<double> expected(
             static_cast<std::size_t>(attention.q_len + attention.kv_len - 1));
         std::vector<unsigned short> d_scores;
         for (int q = 64 * first_tile; q < 64 * (first_tile + tiles); ++q)
-            for (int key = first_key; key < first_key + config.key_tile; ++key) {
+            for (int key = first_key; key < first_key + config.block.key_tile; ++key) {
                 const bool exists = q < attention.q_len && key < attention.kv_len;
                 const float value =
                     exists ? static_cast<float>(below(255) - 127) : 0; // exact in bf16

@@ -54,7 +54,6 @@ TEST_CASE("conjuncts that terms of a mask share are taken once") {
     plan::KernelConfig config;
     config.kind = plan::KernelKind::backward_fused;
     config.family = plan::sm90::kName;
-    config.has_mask_parts = true;
     const std::string text = test::emitted(*mod, config, {});
     const auto parts = text.find("struct MaskPart;");
     REQUIRE(parts != std::string::npos);
@@ -80,9 +79,9 @@ TEST_CASE("what rows and columns of a grid of keys name is staged") {
         plan::KernelConfig config;
         config.kind = plan::KernelKind::backward_fused;
         config.family = plan::sm90::kName;
-        config.key_tile = 128;
-        config.key_width = width;
-        config.stages_columns = columns;
+        config.block.key_tile = 128;
+        config.sums.key_width = width;
+        config.storage.stages_columns = columns;
         return test::emitted(*mod, config, {});
     };
     const std::string rows = text_for(14, false);
@@ -110,7 +109,7 @@ TEST_CASE("reads of scores and of the mask are told apart") {
         plan::KernelConfig config;
         config.kind = plan::KernelKind::backward_fused;
         config.family = plan::sm90::kName;
-        config.key_tile = 128;
+        config.block.key_tile = 128;
         return test::emitted(*mod, config, {});
     };
     const std::string of_mask = text_for("mask_mod = s[q_idx, kv_idx] > 0");
@@ -280,11 +279,11 @@ TEST_CASE("each product of Hopper's forward is one statement") {
     REQUIRE(mod.has_value());
     plan::KernelConfig config;
     config.kind = plan::KernelKind::forward;
-    config.query_tile = 192;
-    config.key_tile = 80;
+    config.block.query_tile = 192;
+    config.block.key_tile = 80;
     config.family = plan::sm90::kName;
     config.schedule.emplace();
-    config.decomposition = plan::Decomposition::plain;
+    config.decomposition.of = plan::Decomposition::Of::plain;
     config.of_family = plan::sm90::Forward{};
     const cuda::EmitOptions options{.dtype = DType::f16, .head_dim = 96, .head_dim_v = 40};
     std::string text = test::emitted(*mod, config, options);

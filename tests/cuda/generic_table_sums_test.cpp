@@ -88,7 +88,7 @@ int check(const test::TableProgram& tables, std::mt19937& random) {
     REQUIRE(passes::count_few_entries(*mod) == tables.sums);
     const plan::KernelConfig config = config_of(*mod, below(2) == 0 ? 86 : 80, kHeadDim);
     REQUIRE(config.family == "sm80");
-    REQUIRE(config.table_words > 0);
+    REQUIRE(config.storage.table_words > 0);
     const test::HostModule module(
         std::string(kText),
         test::emitted(*mod, config,
@@ -97,20 +97,20 @@ int check(const test::TableProgram& tables, std::mt19937& random) {
     const int tiles = 3, keys = 20 + below(200);
     ::sm80::KernelArguments attention{};
     static_cast<AttentionArguments&>(attention) = test::random_attention(
-        config.query_tile * (tiles - 1) + 1 + below(config.query_tile), keys, random);
+        config.block.query_tile * (tiles - 1) + 1 + below(config.block.query_tile), keys, random);
     ir::Environment at = test::environment_of(attention, kHeadDim);
     const test::RandomData data(mod->program, at, random);
     test::HostArguments arguments(*mod, at);
     arguments.clear_gradients();
 
     test::TilePlace place =
-        test::random_tile(attention, config.query_tile, config.key_tile, random);
+        test::random_tile(attention, config.block.query_tile, config.block.key_tile, random);
     const int infinite = tables.is_finite ? -1 : below(60);
     std::vector<unsigned short> d_scores;
     std::vector<std::vector<double>> gradients = arguments.empty_gradients();
     std::vector<std::vector<int>> terms;
     for (int tile = 0; tile < tiles; ++tile) {
-        place.first_query = tile * config.query_tile;
+        place.first_query = tile * config.block.query_tile;
         test::TileOfDScores of_tile = test::tile_of_d_scores(
             *mod, attention, at, place, std::move(gradients),
             [&](int row, int column) -> double {

@@ -131,13 +131,13 @@ int check(const Grid& grid, int head_dim, bool is_deterministic, std::mt19937& r
                           .deterministic = is_deterministic})
             .front();
     REQUIRE(config.family == "sm90");
-    REQUIRE(config.grid_places == grid.grid_places);
+    REQUIRE(config.sums.sums_grids);
     plan::KernelConfig fold;
     fold.kind = plan::KernelKind::fold;
     fold.family = "sm90";
-    fold.key_tile = kExpandedStep;
-    fold.warps = kExpandedStep / 32;
-    fold.grid_places = grid.grid_places;
+    fold.block.key_tile = kExpandedStep;
+    fold.block.warps = kExpandedStep / 32;
+    fold.sums.sums_grids = true;
     const test::HostModule sums(std::string(kSum), test::emitted(*mod, config, options)),
         folds(std::string(kFold), test::emitted(*mod, fold, options));
 
@@ -163,14 +163,15 @@ int check(const Grid& grid, int head_dim, bool is_deterministic, std::mt19937& r
         attention.distance_sums = workspace.data();
 
         const int first_tile = below(5 - tiles), head = below(2);
-        const int first_key = config.key_tile * below((attention.kv_len - 1) / config.key_tile + 1);
+        const int first_key =
+            config.block.key_tile * below((attention.kv_len - 1) / config.block.key_tile + 1);
         const test::TileOfDScores tile = test::tile_of_d_scores(
             *mod, attention, at,
             {.head = head,
              .first_query = 64 * first_tile,
              .queries = 64 * tiles,
              .first_key = first_key,
-             .keys = config.key_tile},
+             .keys = config.block.key_tile},
             arguments.empty_gradients(),
             [&](int, int) -> double { return below(255) - 127; }, // exact in bf16
             [&](const passes::ReadGradient& gradient, const ir::Environment& of_element) {

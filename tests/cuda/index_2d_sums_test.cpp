@@ -67,7 +67,7 @@ int check(const std::string& text, int width, std::mt19937& random) {
                           .gradients = {.any = !mod->gradients.empty(),
                                         .index_2d = passes::index_2d_reads(*mod)}})[below(2)];
     REQUIRE(config.family == "sm90");
-    CHECK(config.key_width == width);
+    CHECK(config.sums.key_width == width);
     const test::HostModule module(std::string(kText),
                                   test::emitted(*mod, config, {.dtype = DType::bf16}));
 
@@ -85,7 +85,7 @@ int check(const std::string& text, int width, std::mt19937& random) {
     arguments.clear_gradients();
 
     const test::TilePlace place =
-        test::random_tile(attention, config.query_tile, config.key_tile, random);
+        test::random_tile(attention, config.block.query_tile, config.block.key_tile, random);
     const test::TileOfDScores tile = test::tile_of_d_scores(
         *mod, attention, at, place, arguments.empty_gradients(),
         [&](int, int) { return test::random_real(random); },

@@ -150,9 +150,9 @@ class Checked {
         const int request = below(batch), head = below(heads);
         const Sequence& one = sequences[static_cast<std::size_t>(request)];
         const int keys = kind_.layout == Layout::dense ? longest : one.kv_len;
-        const int tile = below((keys - 1) / config_.key_tile + 1);
+        const int tile = below((keys - 1) / config_.block.key_tile + 1);
         const auto element = [&](const Rows& of, int row, int column) -> Element {
-            const int key = tile * config_.key_tile + row;
+            const int key = tile * config_.block.key_tile + row;
             if (key >= keys) return 0;
             if (kind_.layout == Layout::dense) return of.at(request, head, key, column);
             const KeyTable& table = attention.sequences.keys;
@@ -166,7 +166,7 @@ class Checked {
             std::vector<Element> stage(kMostElements), expected(kMostElements, kUntouched);
             CHECK(module_.function<Function>("run")(&attention, request, head, tile, are_values,
                                                     stage.data()));
-            for (int row = 0; row < config_.key_tile; ++row)
+            for (int row = 0; row < config_.block.key_tile; ++row)
                 for (int column = 0; column < (columns + 15) / 16 * 16; ++column)
                     expected[place_of(row, column)] =
                         column < columns ? element(of, row, column) : Element{0};
@@ -191,7 +191,7 @@ class Checked {
     std::size_t place_of(int row, int column) const {
         const int byte = row * 128 + column % 64 * 2;
         return static_cast<std::size_t>(
-            (column / 64 * config_.key_tile * 128 + (byte ^ (row % 8 * 16))) / 2);
+            (column / 64 * config_.block.key_tile * 128 + (byte ^ (row % 8 * 16))) / 2);
     }
 
     Kind kind_;

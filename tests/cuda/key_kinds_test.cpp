@@ -217,8 +217,9 @@ void check(const Way& way, const std::string& text, int kinds, std::mt19937& ran
         if (special != 0) data.replace_some(special, random);
         const test::HostArguments arguments(decomposed.mod, at);
         const int head = below(8), warp_row = 16 * below((attention.q_len + 15) / 16);
-        const int first_key = config.key_tile * below((attention.kv_len - 1) / config.key_tile + 1);
-        std::vector<float> scores(static_cast<std::size_t>(16 * config.key_tile));
+        const int first_key =
+            config.block.key_tile * below((attention.kv_len - 1) / config.block.key_tile + 1);
+        std::vector<float> scores(static_cast<std::size_t>(16 * config.block.key_tile));
         const bool are_apart = module.function<Function>("run")(arguments.words(), &attention, head,
                                                                 warp_row, first_key, scores.data());
         any_apart = any_apart || are_apart;
@@ -228,8 +229,8 @@ void check(const Way& way, const std::string& text, int kinds, std::mt19937& ran
         at.score = 0;
         int wrong = 0;
         for (std::size_t i = 0; i < scores.size(); ++i) {
-            const int q = warp_row + static_cast<int>(i) / config.key_tile;
-            const int kv = first_key + static_cast<int>(i) % config.key_tile;
+            const int q = warp_row + static_cast<int>(i) / config.block.key_tile;
+            const int kv = first_key + static_cast<int>(i) % config.block.key_tile;
             if (q >= attention.q_len || kv >= attention.kv_len) continue;
             at.q_idx = q + attention.q_offset;
             at.kv_idx = kv + attention.kv_offset;
@@ -465,7 +466,7 @@ TEST_CASE("kinds of keys take at most a quarter of the columns of queries, and m
     CHECK(copies(64, 64) == 64);
     CHECK(copies(16, 128) == 0);
     CHECK(copies(32, 128) == 32);
-    CHECK(candidate(32, 128).key_tile == 128);
+    CHECK(candidate(32, 128).block.key_tile == 128);
     CHECK(candidate(32, 128).reason.find("a copy of their addends for each thread") !=
           std::string::npos);
 }

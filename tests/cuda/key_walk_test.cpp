@@ -102,18 +102,18 @@ void check(const std::string& text, double sign, Start start) {
     attention.distance_values = values.data();
     module.function<void(const std::uint64_t*, const sm90::KernelArguments*)>("expand")(
         arguments.words(), &attention);
-    for (int row = 0; row < kQueries; row += config.query_tile) {
+    for (int row = 0; row < kQueries; row += config.block.query_tile) {
         CAPTURE(row);
         std::vector<int> tiles(kKeys);
         const int count =
             module.function<Function>("walk")(arguments.words(), &attention, 0, row, tiles.data());
         REQUIRE(count > 0);
         tiles.resize(static_cast<std::size_t>(count));
-        const int last_row = std::min(row + config.query_tile, kQueries) - 1;
+        const int last_row = std::min(row + config.block.query_tile, kQueries) - 1;
         const auto [least, most] = std::ranges::minmax(tiles);
         CHECK(tiles.front() == (start == Start::first  ? least
                                 : start == Start::last ? most
-                                                       : last_row / config.key_tile));
+                                                       : last_row / config.block.key_tile));
         if (start == Start::first) CHECK(std::ranges::is_sorted(tiles));
         if (start == Start::last) CHECK(std::ranges::is_sorted(tiles, std::greater()));
         std::ranges::sort(tiles);

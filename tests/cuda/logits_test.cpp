@@ -247,12 +247,12 @@ void check(const Case& one, std::mt19937& random) {
                           .terms = {.plain = plain, .by_index_2d = {index_2d, expanded}}})
             .front();
     REQUIRE(plan::sm90::forward_of(config) != nullptr);
-    CHECK(config.key_width == one.width);
-    if (one.width != 0) CHECK(config.key_tile % one.width == 0);
+    CHECK(config.decomposition.key_width == one.width);
+    if (one.width != 0) CHECK(config.block.key_tile % one.width == 0);
     const test::HostModule module(std::string(kText),
                                   test::emitted(*mod, config, {.dtype = DType::bf16}));
 
-    const int keys = config.key_tile, tiles = 2, kv_len = keys + 1 + below(keys);
+    const int keys = config.block.key_tile, tiles = 2, kv_len = keys + 1 + below(keys);
     sm90::KernelArguments attention{};
     attention.batch = 2;
     attention.heads = 4;

@@ -124,9 +124,9 @@ TEST_CASE("tiles of ragged queries are all that requests with many have, each on
             const Sequence& one = requests.sequences[static_cast<std::size_t>(b)];
             if (has_few_rows(one, requests.group)) continue;
             for (int h = 0; h < attention.heads; ++h)
-                for (int row = 0; row < one.q_rows; row += config.query_tile)
+                for (int row = 0; row < one.q_rows; row += config.block.query_tile)
                     ++expected[{b * attention.heads + h, row,
-                                std::min(row + config.query_tile, one.q_rows)}];
+                                std::min(row + config.block.query_tile, one.q_rows)}];
         }
         REQUIRE(tiles_of(module, attention) == expected);
     }
@@ -137,7 +137,7 @@ TEST_CASE("tiles of ragged keys are all that there are, each once") {
                                                         .arch = 90,
                                                         .sequences = {.is_ragged = true}})
                                           .front();
-    REQUIRE(config.is_persistent);
+    REQUIRE(config.block.is_persistent);
     const test::HostModule module(std::string(kBackward), test::emitted(ragged_mod(true), config));
     const std::uint32_t seed = std::random_device()();
     CAPTURE(seed);
@@ -150,7 +150,7 @@ TEST_CASE("tiles of ragged keys are all that there are, each once") {
             const Sequence& one = requests.sequences[static_cast<std::size_t>(b)];
             const int first = static_cast<int>(one.kv_row), end = first + one.kv_rows;
             for (int h = 0; h < attention.kv_heads; ++h)
-                for (int row = first; row < end; row += config.key_tile)
+                for (int row = first; row < end; row += config.block.key_tile)
                     ++expected[{b * attention.kv_heads + h, row, end}];
         }
         REQUIRE(tiles_of(module, attention) == expected);

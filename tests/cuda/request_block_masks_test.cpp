@@ -428,8 +428,8 @@ TEST_CASE("block masks of requests name the tiles in which something is visible"
             const passes::Mod mod = mod_of(mask.text, layouts);
             plan::KernelConfig planner, forward;
             planner.kind = plan::KernelKind::block_mask;
-            forward.query_tile = kQueryTile;
-            forward.key_tile = kKeyTile;
+            forward.block.query_tile = kQueryTile;
+            forward.block.key_tile = kKeyTile;
             forward.has_block_mask = true;
             const test::HostModule builder(std::string(kBuilder), test::emitted(mod, planner));
             const test::HostModule visitor(std::string(kVisitor), test::emitted(mod, forward));
@@ -449,9 +449,8 @@ TEST_CASE("block masks of requests name the tiles in which something is visible"
                 to.all += more.all;
             };
             plan::KernelConfig of_few = forward, backward = forward;
-            of_few.has_few_queries = true;
+            of_few.sequences.has_few_queries = true;
             backward.kind = plan::KernelKind::backward_fused;
-            backward.owns_keys = true;
             const auto tiling = [&](const plan::KernelConfig& kernel) {
                 return plan::mask_tiling(kernel, true);
             };

@@ -41,9 +41,9 @@ TEST_CASE("a kept value gives the scores that computing it does") {
     plan::KernelConfig config;
     config.kind = plan::KernelKind::forward;
     const test::HostModule computes(text_of(""), test::emitted(mod, config));
-    config.is_short = true;
-    config.shared_value = passes::shared_value(mod);
-    REQUIRE(config.shared_value != ir::kNoNode);
+    config.sequences.is_short = true;
+    config.sequences.shared_value = passes::shared_value(mod);
+    REQUIRE(config.sequences.shared_value != ir::kNoNode);
     // It is of another batch entry.
     const test::HostModule keeps(
         text_of("    const At other{arguments, launch, head, row, column, b + 1, h, h, q, kv};\n"

@@ -107,7 +107,7 @@ std::vector<int> check(const Case& one, std::mt19937& random, int rounds) {
     CHECK(request.terms.with_shifts.front().tiles.size() == one.reads);
     const plan::KernelConfig config = plan::candidates(request).front();
     REQUIRE(plan::sm90::forward_of(config) != nullptr);
-    CHECK(config.shifted_reads >= static_cast<int>(one.least_tiles));
+    CHECK(config.decomposition.shifted_reads >= static_cast<int>(one.least_tiles));
     const passes::DecomposedMod& decomposed = program.decomposed(config);
     const test::HostModule module(
         std::string(kText),
@@ -122,7 +122,7 @@ std::vector<int> check(const Case& one, std::mt19937& random, int rounds) {
                                         : test::HostArguments::Rows{below(9), below(9)};
         const test::HostArguments arguments(decomposed.mod, at, rows);
 
-        const test::WarpProducts products(attention, config.key_tile,
+        const test::WarpProducts products(attention, config.block.key_tile,
                                           plan::sm90::forward_of(config)->key_step, random);
         std::vector<float> logits = products.values;
         reaches.push_back(module.function<Function>("run")(arguments.words(), &attention,

@@ -102,7 +102,7 @@ void check(const std::string& text, int reads, bool are_apart, int head_dim, std
         CHECK(passes::are_apart(*mod, gradient) == are_apart);
     const plan::KernelConfig config = config_of(head_dim);
     REQUIRE(config.family == "sm90");
-    REQUIRE(config.sums_shifts);
+    REQUIRE(config.sums.sums_shifts);
     const test::HostModule module(
         std::string(kText),
         test::emitted(*mod, config,
@@ -118,7 +118,7 @@ void check(const std::string& text, int reads, bool are_apart, int head_dim, std
         arguments.clear_gradients();
 
         const test::TilePlace place =
-            test::random_tile(attention, config.query_tile, config.key_tile, random);
+            test::random_tile(attention, config.block.query_tile, config.block.key_tile, random);
         const test::TileOfDScores tile = test::tile_of_d_scores(
             *mod, attention, at, place, arguments.empty_gradients(),
             [&](int, int) { return test::random_real(random); },
@@ -163,21 +163,22 @@ void check_all(const std::string& text, int head_dim, std::mt19937& random) {
         arguments.clear_gradients(NAN);
 
         std::vector<std::vector<double>> expected = arguments.empty_gradients();
-        const int query_tiles = (attention.q_len + config.query_tile - 1) / config.query_tile;
+        const int query_tiles =
+            (attention.q_len + config.block.query_tile - 1) / config.block.query_tile;
         for (int head = 0; head < attention.heads; ++head) {
             std::vector<int> ranges;
             std::vector<std::vector<unsigned short>> tiles;
-            for (int key = 0; key < attention.kv_len; key += config.key_tile) {
+            for (int key = 0; key < attention.kv_len; key += config.block.key_tile) {
                 const int begin = below(query_tiles), end = begin + below(query_tiles - begin + 1);
                 ranges.insert(ranges.end(), {begin, end});
                 for (int tile = begin; tile < end; ++tile) {
                     test::TileOfDScores one = test::tile_of_d_scores(
                         *mod, attention, at,
                         {.head = head,
-                         .first_query = tile * config.query_tile,
-                         .queries = config.query_tile,
+                         .first_query = tile * config.block.query_tile,
+                         .queries = config.block.query_tile,
                          .first_key = key,
-                         .keys = config.key_tile},
+                         .keys = config.block.key_tile},
                         std::move(expected), [&](int, int) { return test::random_real(random); },
                         [&](const passes::ReadGradient& gradient, const ir::Environment&) {
                             return passes::table_factor(*mod, gradient);

@@ -123,8 +123,8 @@ std::ptrdiff_t check(const Case& one, std::mt19937& random) {
     if (aligns) request.terms.with_aligned_tables.tiles = {{one.aligned_keys, one.step()}};
     REQUIRE(request.terms.with_tables.entries.size() == one.tables);
     const plan::KernelConfig config = plan::candidates(request).front();
-    REQUIRE(config.stages_tables());
-    REQUIRE((config.decomposition == plan::Decomposition::with_aligned_tables) == aligns);
+    REQUIRE(config.decomposition.stages_tables());
+    REQUIRE((config.decomposition.of == plan::Decomposition::Of::with_aligned_tables) == aligns);
     const test::HostModule module(std::string(kText),
                                   test::emitted(*mod, config, {.dtype = DType::bf16}));
     std::vector<int> seen_sources;
@@ -146,7 +146,7 @@ std::ptrdiff_t check(const Case& one, std::mt19937& random) {
         module.function<void(const std::uint64_t*, const ::sm90::KernelArguments*)>("expand")(
             arguments.words(), &attention);
 
-        const test::WarpProducts products(attention, config.key_tile,
+        const test::WarpProducts products(attention, config.block.key_tile,
                                           plan::sm90::forward_of(config)->key_step, random);
         std::vector<float> logits = products.values;
         seen_sources.push_back(module.function<Function>("run")(arguments.words(), &attention,

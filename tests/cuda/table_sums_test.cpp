@@ -95,7 +95,7 @@ int check(const test::TableProgram& tables, int head_dim, std::mt19937& random) 
                                                         .has_score_mod = true,
                                                         .gradients = {.by_table = true}})[0];
     REQUIRE(config.family == "sm90");
-    REQUIRE(config.table_words > 0);
+    REQUIRE(config.storage.table_words > 0);
     const test::HostModule module(
         std::string(kText),
         test::emitted(*mod, config,
@@ -111,7 +111,7 @@ int check(const test::TableProgram& tables, int head_dim, std::mt19937& random) 
         arguments.clear_gradients();
 
         const test::TilePlace place =
-            test::random_tile(attention, config.query_tile, config.key_tile, random);
+            test::random_tile(attention, config.block.query_tile, config.block.key_tile, random);
         const int infinite = tables.is_finite ? -1 : below(60);
         const test::TileOfDScores tile = test::tile_of_d_scores(
             *mod, attention, at, place, arguments.empty_gradients(),

@@ -14,26 +14,27 @@ namespace {
 // What the kernel derives from mod.cuh, with as much for a query as it may stage.
 ::sm90::BackwardShape shape_in_kernel(const KernelRequest& request, const KernelConfig& config) {
     const passes::Index2dReads& reads = request.gradients.index_2d;
-    const bool has_index_2d = config.key_width != 0;
+    const bool has_index_2d = config.sums.key_width != 0;
     ::sm90::BackwardShape shape{};
     shape.head_dim = request.head_dim;
     shape.head_dim_v = request.head_dim_v;
-    shape.query_tile = config.query_tile;
-    shape.d_scores_stages = config.d_scores_stages;
-    shape.bias_stages = config.bias_stages;
+    shape.query_tile = config.block.query_tile;
+    shape.d_scores_stages = config.storage.d_scores_stages;
+    shape.bias_stages = config.storage.bias_stages;
     shape.bias_bytes = request.bias.bytes;
-    shape.adds_bias_gradients = config.adds_bias_gradients;
+    shape.adds_bias_gradients = config.sums.adds_bias_gradients;
     shape.biases_are_narrow = request.bias.has_narrow_gradient;
     shape.sums_tile = request.gradients.by_distance || has_index_2d;
     shape.row_bytes = shape.most_row_bytes();
-    shape.key_width = has_index_2d ? config.key_width : config.key_tile;
+    shape.key_width = has_index_2d ? config.sums.key_width : config.block.key_tile;
     shape.row_reads = has_index_2d ? reads.by_row : 0;
-    shape.column_reads = config.stages_columns ? reads.by_column : 0;
-    shape.column_bytes = config.stages_columns ? reads.column_bytes : 0;
-    shape.column_sums = config.stages_sums && reads.sums_columns ? config.key_width : 0;
-    shape.query_sums = config.query_sums;
+    shape.column_reads = config.storage.stages_columns ? reads.by_column : 0;
+    shape.column_bytes = config.storage.stages_columns ? reads.column_bytes : 0;
+    shape.column_sums =
+        config.storage.stages_sums && reads.sums_columns ? config.sums.key_width : 0;
+    shape.query_sums = config.storage.query_sums;
     shape.has_block_mask = config.has_block_mask;
-    shape.is_persistent = config.is_persistent;
+    shape.is_persistent = config.block.is_persistent;
     return shape;
 }
 
@@ -79,10 +80,10 @@ TEST_CASE("the plan of Hopper's backward asks for the bytes that the kernel lays
             if (config.family != "sm90") continue;
             const ::sm90::BackwardShape shape = shape_in_kernel(request, config);
             const ::sm90::BackwardLayout layout = backward_layout(shape);
-            REQUIRE(config.key_tile == shape.key_tile());
-            REQUIRE(layout.end <= config.shared_bytes);
-            REQUIRE((config.is_persistent || layout.end == config.shared_bytes));
-            REQUIRE((!config.is_persistent || shape.can_be_persistent()));
+            REQUIRE(config.block.key_tile == shape.key_tile());
+            REQUIRE(layout.end <= config.block.shared_bytes);
+            REQUIRE((config.block.is_persistent || layout.end == config.block.shared_bytes));
+            REQUIRE((!config.block.is_persistent || shape.can_be_persistent()));
         }
     });
 }

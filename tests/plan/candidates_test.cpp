@@ -48,7 +48,9 @@ std::vector<KernelConfig> of_hopper(const KernelRequest& request) {
     return all;
 }
 
-int rows_per_warp(const KernelConfig& config) { return config.query_tile / config.warps; }
+int rows_per_warp(const KernelConfig& config) {
+    return config.block.query_tile / config.block.warps;
+}
 
 } // namespace
 
@@ -65,23 +67,24 @@ TEST_CASE("the forward kernel's tiles fit for every head dim, type and architect
                         const KernelConfig config =
                             first(generic_forward(arch, dtype, head_dim, head_dim_v, score_mod));
                         REQUIRE(config.entry == "flexc_forward");
-                        REQUIRE(config.shared_bytes <= shared_memory_limit(arch));
-                        REQUIRE(config.query_tile % (16 * config.warps) == 0);
-                        REQUIRE(config.key_tile % 16 == 0);
-                        REQUIRE(config.key_tile > 0);
-                        REQUIRE(config.stages == 2);
+                        REQUIRE(config.block.shared_bytes <= shared_memory_limit(arch));
+                        REQUIRE(config.block.query_tile % (16 * config.block.warps) == 0);
+                        REQUIRE(config.block.key_tile % 16 == 0);
+                        REQUIRE(config.block.key_tile > 0);
+                        REQUIRE(config.block.stages == 2);
 
                         // Two stages of keys and values beside the queries; then a row of floats
                         // for each query.
                         const int key = tile_row_bytes(head_dim, dtype);
                         const int value = tile_row_bytes(head_dim_v, dtype);
-                        REQUIRE(config.shared_bytes >=
-                                config.query_tile * key + 2 * config.key_tile * (key + value));
-                        REQUIRE(config.shared_bytes >=
-                                config.query_tile * tile_row_bytes(head_dim_v, DType::f32));
+                        REQUIRE(config.block.shared_bytes >=
+                                config.block.query_tile * key +
+                                    2 * config.block.key_tile * (key + value));
+                        REQUIRE(config.block.shared_bytes >=
+                                config.block.query_tile * tile_row_bytes(head_dim_v, DType::f32));
 
                         // Output and scores of a thread must leave registers for all else.
-                        const int columns = (head_dim_v + 15) / 16 * 16 + config.key_tile;
+                        const int columns = (head_dim_v + 15) / 16 * 16 + config.block.key_tile;
                         REQUIRE(rows_per_warp(config) * columns / 32 <= 192);
                     }
 }
@@ -95,10 +98,10 @@ TEST_CASE("keys of eight bits have room as bytes, and scales of pages beside the
             request.sequences.has_entry_scales = has_entry_scales;
             const KernelConfig config = first(request);
             const int of_key = 2 * tile_row_bytes(head_dim, DType::e4m3) + 8 * has_entry_scales;
-            const int tiles = config.query_tile * tile_row_bytes(head_dim, DType::bf16) +
-                              2 * config.key_tile * of_key;
-            const int output = config.query_tile * tile_row_bytes(head_dim, DType::f32);
-            CHECK(config.shared_bytes == std::max(tiles, output));
+            const int tiles = config.block.query_tile * tile_row_bytes(head_dim, DType::bf16) +
+                              2 * config.block.key_tile * of_key;
+            const int output = config.block.query_tile * tile_row_bytes(head_dim, DType::f32);
+            CHECK(config.block.shared_bytes == std::max(tiles, output));
         }
 }
 
@@ -116,7 +119,7 @@ TEST_CASE("Hopper's threads copy keys from pages, and rows that are no whole sec
                 has_pages || (head_dim >= 104 && head_dim <= 200 && head_dim % 16 != 0);
             REQUIRE(copies_keys(all.front()) == expected);
             for (const KernelConfig& config : all) {
-                REQUIRE(config.shared_bytes <= shared_memory_limit(90));
+                REQUIRE(config.block.shared_bytes <= shared_memory_limit(90));
                 if (copies_keys(config)) REQUIRE(config.schedule->consumers == 2);
                 if (has_pages) REQUIRE(copies_keys(config)); // TMA does not know pages
             }
@@ -139,21 +142,22 @@ TEST_CASE("Hopper's tiles are whole rows of a grid of keys, until that is refuse
             CAPTURE(width);
             CAPTURE(head_dim);
             KernelRequest request = forward(90, DType::bf16, head_dim, head_dim, true);
-            REQUIRE(first(request).key_width == 0);
+            REQUIRE(first(request).decomposition.key_width == 0);
             request.terms.by_index_2d.keys = {width, true, width <= 64};
             bool left_index_2d = false;
             const std::vector<KernelConfig> all = of_hopper(request);
             REQUIRE(all.size() <= 5);
             for (const KernelConfig& config : all) {
-                REQUIRE(config.shared_bytes <= shared_memory_limit(90));
-                if (config.key_width == 0)
+                REQUIRE(config.block.shared_bytes <= shared_memory_limit(90));
+                if (config.decomposition.key_width == 0)
                     left_index_2d = true;
                 else
-                    REQUIRE((config.key_width == width && config.key_tile % width == 0 &&
-                             config.key_tile % 16 == 0 && !left_index_2d));
+                    REQUIRE((config.decomposition.key_width == width &&
+                             config.block.key_tile % width == 0 &&
+                             config.block.key_tile % 16 == 0 && !left_index_2d));
             }
             REQUIRE(left_index_2d);
-            if (width == 64 && head_dim <= 128) CHECK(all.front().key_width == 64);
+            if (width == 64 && head_dim <= 128) CHECK(all.front().decomposition.key_width == 64);
         }
 }
 
@@ -169,8 +173,8 @@ TEST_CASE("Hopper's short tiles of a grid of keys are for three warpgroups, wher
             const KernelConfig config = first(request);
             const ForwardSchedule& schedule = *config.schedule;
             const bool is_short = !has_block_mask && head_dim <= 80;
-            CHECK(config.key_width == 64);
-            CHECK(config.query_tile == (is_short ? 192 : 128));
+            CHECK(config.decomposition.key_width == 64);
+            CHECK(config.block.query_tile == (is_short ? 192 : 128));
             CHECK(schedule.key_tile == (is_short ? 64 : 128));
             CHECK(schedule.ping_pong == PingPong::mma);
             CHECK(schedule.rescales_after == (is_short ? 0 : 4));
@@ -191,9 +195,9 @@ TEST_CASE("Hopper's backward sums by products where tiles are whole rows of a gr
                 const std::vector<KernelConfig> all = of_hopper(request);
                 REQUIRE(all.size() <= 20);
                 for (const KernelConfig& config : all) {
-                    REQUIRE(config.key_width == width);
-                    REQUIRE(config.shared_bytes <= shared_memory_limit(90));
-                    some = some || config.stages_sums;
+                    REQUIRE(config.sums.key_width == width);
+                    REQUIRE(config.block.shared_bytes <= shared_memory_limit(90));
+                    some = some || config.storage.stages_sums;
                 }
                 REQUIRE((some ? can : !can || head_dim == 128));
             }
@@ -217,7 +221,7 @@ TEST_CASE("common head dims share loads of keys between 32 rows") {
 TEST_CASE("small shared memory gets smaller tiles") {
     const KernelRequest hopper = generic_forward(90, DType::bf16, 256, 256, false);
     const KernelRequest consumer = forward(120, DType::bf16, 256, 256, false);
-    CHECK(first(consumer).shared_bytes < first(hopper).shared_bytes);
+    CHECK(first(consumer).block.shared_bytes < first(hopper).block.shared_bytes);
 }
 
 TEST_CASE("Hopper's kernel takes what TMA can, and its tiles fit") {
@@ -230,20 +234,20 @@ TEST_CASE("Hopper's kernel takes what TMA can, and its tiles fit") {
                 REQUIRE(config.entry == "flexc_forward_sm90");
                 const plan::sm90::Forward* forward = plan::sm90::forward_of(config);
                 REQUIRE(forward != nullptr);
-                const int consumers = config.query_tile / 64;
-                REQUIRE(config.query_tile % 64 == 0);
-                REQUIRE(config.warps == 4 * (consumers + 1));
-                REQUIRE(config.key_tile % 16 == 0); // a step of the second product
-                REQUIRE(config.key_tile <= 128);    // a mask's bits of a row fit in one register
+                const int consumers = config.block.query_tile / 64;
+                REQUIRE(config.block.query_tile % 64 == 0);
+                REQUIRE(config.block.warps == 4 * (consumers + 1));
+                REQUIRE(config.block.key_tile % 16 == 0); // a step of the second product
+                REQUIRE(config.block.key_tile <= 128); // a mask's bits of a row fit in one register
 
                 // Panels of 64 columns; the output leaves through the queries' memory.
                 const int key = (head_dim + 63) / 64, value = (head_dim_v + 63) / 64;
                 const int queries =
-                    config.schedule->query_stages * config.query_tile * std::max(key, value);
+                    config.schedule->query_stages * config.block.query_tile * std::max(key, value);
                 const int tasks = forward->sizes.copies_keys ? 2 * 48 : 0;
-                REQUIRE(config.shared_bytes ==
-                        1024 + 128 * (queries + 2 * config.key_tile * (key + value)) + tasks);
-                REQUIRE(config.shared_bytes <= shared_memory_limit(90));
+                REQUIRE(config.block.shared_bytes ==
+                        1024 + 128 * (queries + 2 * config.block.key_tile * (key + value)) + tasks);
+                REQUIRE(config.block.shared_bytes <= shared_memory_limit(90));
             }
 }
 
@@ -256,10 +260,10 @@ TEST_CASE(
             const ::sm90::ForwardSizes& sizes = plan::sm90::forward_of(config)->sizes;
             const ::sm90::ForwardLayout layout = ::sm90::forward_layout(sizes);
             CAPTURE(config.reason);
-            REQUIRE(layout.bytes == config.shared_bytes);
+            REQUIRE(layout.bytes == config.block.shared_bytes);
             REQUIRE(layout.bytes <= shared_memory_limit(90));
-            REQUIRE(sizes.query_tile == config.query_tile);
-            REQUIRE(sizes.key_tile == config.key_tile);
+            REQUIRE(sizes.query_tile == config.block.query_tile);
+            REQUIRE(sizes.key_tile == config.block.key_tile);
             REQUIRE(sizes.bias_bytes == request.terms.plain.bias_bytes);
             REQUIRE(layout.header_bytes <= layout.unit);
 
@@ -345,9 +349,10 @@ TEST_CASE("a refused configuration is followed by smaller ones, then by the gene
                 CHECK(config.entry == "flexc_forward");
                 break;
             }
-            const int weights = config.schedule->overlaps ? config.key_tile / 4 : 0;
-            const int spare = config.query_tile == 192 ? 72 : 0; // three warpgroups have fewer
-            const int now = config.key_tile / 2 + weights + head_dim / 2 + spare;
+            const int weights = config.schedule->overlaps ? config.block.key_tile / 4 : 0;
+            const int spare =
+                config.block.query_tile == 192 ? 72 : 0; // three warpgroups have fewer
+            const int now = config.block.key_tile / 2 + weights + head_dim / 2 + spare;
             CHECK(now < registers);
             registers = now;
         }
@@ -360,7 +365,7 @@ TEST_CASE("tiles of a block mask have 128 rows, unless a schedule asks for more"
         KernelRequest request = forward(90, DType::bf16, head_dim, head_dim, true);
         request.mask.has_block_mask = true;
         const KernelConfig config = first(request);
-        CHECK(config.query_tile == 128);
+        CHECK(config.block.query_tile == 128);
         const auto schedules = forward_schedules(request);
         REQUIRE(!schedules.empty());
         CHECK(schedules.front() == config.schedule);
@@ -371,14 +376,14 @@ TEST_CASE("tiles of a block mask have 128 rows, unless a schedule asks for more"
 }
 
 TEST_CASE("rows of a block mask are a kernel's tiles, of requests that it has") {
-    KernelConfig forward{.kind = KernelKind::forward, .query_tile = 64, .key_tile = 32};
+    const KernelConfig forward{.kind = KernelKind::forward,
+                               .block = {.query_tile = 64, .key_tile = 32}};
     CHECK(mask_tiling(forward, false) == MaskTiling{64, 32, false, RowsOf::all});
     CHECK(mask_tiling(forward, true) == MaskTiling{64, 32, false, RowsOf::many});
     KernelConfig few = forward, backward = forward;
-    few.has_few_queries = true;
+    few.sequences.has_few_queries = true;
     CHECK(mask_tiling(few, true) == MaskTiling{kMostFewRows, 32, false, RowsOf::few});
     backward.kind = KernelKind::backward_fused;
-    backward.owns_keys = true;
     CHECK(mask_tiling(backward, true) == MaskTiling{64, 32, true, RowsOf::all});
 }
 
@@ -390,7 +395,7 @@ TEST_CASE("few queries by a warpgroup leave room for three blocks, and other ker
             const KernelRequest request = forward(90, dtype, head_dim, head_dim, true);
             const KernelConfig config = plan::sm80::few_queries_kernel(request);
             CHECK(plan::sm80::is_of_warpgroups(config));
-            CHECK(3 * (config.shared_bytes + kStatic + kReserved) <= kMultiprocessorBytes);
+            CHECK(3 * (config.block.shared_bytes + kStatic + kReserved) <= kMultiprocessorBytes);
 
             KernelRequest other = request;
             other.mask.has_block_mask = true;
@@ -419,8 +424,8 @@ TEST_CASE("a generic kernel that spilled gives way to one with fewer accumulator
         CHECK(all.size() == 3);
         for (std::size_t i = 1; i < all.size(); ++i)
             // Of scores and of the output, in a warp.
-            CHECK(rows_per_warp(all[i]) * (all[i].key_tile + 128) <
-                  rows_per_warp(all[i - 1]) * (all[i - 1].key_tile + 128));
+            CHECK(rows_per_warp(all[i]) * (all[i].block.key_tile + 128) <
+                  rows_per_warp(all[i - 1]) * (all[i - 1].block.key_tile + 128));
     }
 }
 
@@ -430,33 +435,33 @@ TEST_CASE("a backward that spilled works on fewer rows at a time, where that hel
     const std::vector<KernelConfig> all = candidates(request);
     REQUIRE(all.size() == 4);
     for (std::size_t i = 0; i < all.size(); ++i)
-        CHECK(all[i].saves_registers == static_cast<int>(i));
+        CHECK(all[i].form.saves_registers == static_cast<int>(i));
     // The first step would be the same kernel.
     KernelRequest varies = request, computes = request;
     varies.gradients.vary = true;
     computes.derivative.computes_columns = true;
     for (const KernelRequest& greedy : {varies, computes}) {
         CHECK(candidates(greedy).size() == 3);
-        CHECK(candidates(greedy)[1].saves_registers == 2);
+        CHECK(candidates(greedy)[1].form.saves_registers == 2);
     }
     request.head_dim = request.head_dim_v = 16;
     CHECK(candidates(request).size() == 1);
-    CHECK(first(request).saves_registers == 0);
+    CHECK(first(request).form.saves_registers == 0);
     request.work.is_long = true;
     CHECK(candidates(request).size() == 1);
-    CHECK(first(request).saves_registers == 2);
+    CHECK(first(request).form.saves_registers == 2);
 }
 
 TEST_CASE("a large program with much for each element has short tiles, which may spill a little") {
     KernelRequest request = forward(90, DType::bf16, 64, 64, true);
     request.kind = KernelKind::backward_fused;
     request.work.copied_instructions = 100;
-    CHECK(first(request).query_tile == 128);
-    CHECK_FALSE(first(request).writes_scores_once);
+    CHECK(first(request).block.query_tile == 128);
+    CHECK_FALSE(first(request).form.writes_scores_once);
     request.work.is_large = true;
-    CHECK(first(request).query_tile == 64);
-    CHECK(first(request).writes_scores_once);
-    CHECK(first(request).tolerated_spills == 64);
+    CHECK(first(request).block.query_tile == 64);
+    CHECK(first(request).form.writes_scores_once);
+    CHECK(first(request).spills.tolerated == 64);
 }
 
 TEST_CASE("short sequences have small tiles, and as many blocks as memory has room for") {
@@ -471,15 +476,16 @@ TEST_CASE("short sequences have small tiles, and as many blocks as memory has ro
             REQUIRE(!all.empty());
             int blocks = 33; // a multiprocessor has no more than 32
             for (const KernelConfig& config : all) {
-                CHECK(config.is_short);
-                CHECK(config.query_tile == rows);
-                CHECK(config.stages * config.key_tile >= rows); // all keys at once
-                CHECK(config.blocks_at_once < blocks);
-                CHECK(config.blocks_at_once * (config.shared_bytes + 1024) <= 228 * 1024);
-                CHECK(config.blocks_at_once * config.warps <= 64);
-                if (config.blocks_at_once > 1) blocks = config.blocks_at_once;
+                CHECK(config.sequences.is_short);
+                CHECK(config.block.query_tile == rows);
+                CHECK(config.block.stages * config.block.key_tile >= rows); // all keys at once
+                CHECK(config.block.blocks_at_once < blocks);
+                CHECK(config.block.blocks_at_once * (config.block.shared_bytes + 1024) <=
+                      228 * 1024);
+                CHECK(config.block.blocks_at_once * config.block.warps <= 64);
+                if (config.block.blocks_at_once > 1) blocks = config.block.blocks_at_once;
             }
-            CHECK(all.front().blocks_at_once >= (rows <= 64 ? 4 : rows <= 160 ? 2 : 1));
+            CHECK(all.front().block.blocks_at_once >= (rows <= 64 ? 4 : rows <= 160 ? 2 : 1));
         }
 }
 
@@ -498,14 +504,15 @@ TEST_CASE("a backward of short sequences keeps a float for each element where th
                 KernelRequest request = generic_forward(90, DType::bf16, 32, 32, true);
                 request.kind = KernelKind::backward_fused;
                 request.sequences.most_rows = rows;
-                const int without = first(request).shared_bytes;
+                const int without = first(request).block.shared_bytes;
                 if (has_value) request.shared_value = 0;
                 request.gradients.by_batch = sums;
                 const KernelConfig config = first(request);
                 const bool keeps_value = has_value && rows == 64;
                 CHECK(config.entry == "flexc_backward_short");
-                CHECK(config.shared_bytes == without + (keeps_value + sums) * 4 * rows * rows);
-                CHECK(config.shared_value == (keeps_value ? 0 : ir::kNoNode));
+                CHECK(config.block.shared_bytes ==
+                      without + (keeps_value + sums) * 4 * rows * rows);
+                CHECK(config.sequences.shared_value == (keeps_value ? 0 : ir::kNoNode));
             }
 }
 
@@ -515,9 +522,9 @@ TEST_CASE("a long program keeps tiles that spill some words") {
             KernelRequest request = forward(90, DType::bf16, head_dim, head_dim, true);
             request.kind = kind;
             // The first form of a tile of the backward may spill a few words.
-            CHECK(first(request).tolerated_spills == (kind == KernelKind::forward ? 0 : 16));
+            CHECK(first(request).spills.tolerated == (kind == KernelKind::forward ? 0 : 16));
             request.work.is_long = true;
-            CHECK(first(request).tolerated_spills == 128);
+            CHECK(first(request).spills.tolerated == 128);
         }
 }
 
@@ -528,20 +535,20 @@ TEST_CASE("elements that compute much and read tables on chip have short tiles, 
         CAPTURE(instructions);
         request.work.element_instructions = instructions;
         const KernelConfig config = first(request);
-        REQUIRE(config.stages_tables());
-        CHECK((config.key_tile >= 112) == (instructions == 10));
-        CHECK(config.tolerated_spills == (instructions == 10 ? 0 : 16));
+        REQUIRE(config.decomposition.stages_tables());
+        CHECK((config.block.key_tile >= 112) == (instructions == 10));
+        CHECK(config.spills.tolerated == (instructions == 10 ? 0 : 16));
     }
 }
 
 TEST_CASE("a forward that spills more than the next smaller tile saves passes it over") {
     const std::vector<KernelConfig> all = of_hopper(forward(90, DType::bf16, 128, 128, true));
     REQUIRE(all.size() == 3);
-    CHECK(all[0].key_tile - all[1].key_tile == 16);
-    CHECK(all[0].saving_forms == 1);
-    CHECK(all[0].savable_spills == 256);
-    CHECK(all[1].key_tile - all[2].key_tile > 16);
-    CHECK(all[1].saving_forms == 0);
+    CHECK(all[0].block.key_tile - all[1].block.key_tile == 16);
+    CHECK(all[0].spills.saving_forms == 1);
+    CHECK(all[0].spills.savable == 256);
+    CHECK(all[1].block.key_tile - all[2].block.key_tile > 16);
+    CHECK(all[1].spills.saving_forms == 0);
 }
 
 TEST_CASE("what spills little saves registers, what spills much has smaller tiles") {
@@ -552,24 +559,24 @@ TEST_CASE("what spills little saves registers, what spills much has smaller tile
         request.has_score_mod = has_score_mod;
         const std::vector<KernelConfig> all = of_hopper(request);
         const KernelConfig& one = all.front();
-        CHECK(one.query_tile == 128);
+        CHECK(one.block.query_tile == 128);
         const std::vector<int> forms = has_score_mod ? std::vector{0, 1, 2, 3} : std::vector{0, 2};
-        CHECK(one.saving_forms == static_cast<int>(forms.size()) - 1);
-        CHECK(one.savable_spills == 128);
+        CHECK(one.spills.saving_forms == static_cast<int>(forms.size()) - 1);
+        CHECK(one.spills.savable == 128);
         REQUIRE(all.size() == 2 * forms.size());
         for (std::size_t i = 0; i < forms.size(); ++i) {
-            CHECK(all[i].query_tile == 128);
-            CHECK(all[i].saves_registers == forms[i]);
-            if (i + 1 < forms.size()) CHECK(all[i].tolerated_spills == (i == 0 ? 16 : 0));
+            CHECK(all[i].block.query_tile == 128);
+            CHECK(all[i].form.saves_registers == forms[i]);
+            if (i + 1 < forms.size()) CHECK(all[i].spills.tolerated == (i == 0 ? 16 : 0));
         }
         const KernelConfig& smaller = all[forms.size()];
-        CHECK(smaller.query_tile == 64);
-        CHECK(smaller.saves_registers == 0);
-        CHECK(smaller.tolerated_spills == 16);
+        CHECK(smaller.block.query_tile == 64);
+        CHECK(smaller.form.saves_registers == 0);
+        CHECK(smaller.spills.tolerated == 16);
         // The generic kernel is slower than whatever it spills.
-        CHECK(smaller.savable_spills == std::numeric_limits<int>::max());
-        CHECK(all.back().saves_registers == forms.back());
-        CHECK(all.back().tolerated_spills > 0);
+        CHECK(smaller.spills.savable == std::numeric_limits<int>::max());
+        CHECK(all.back().form.saves_registers == forms.back());
+        CHECK(all.back().spills.tolerated > 0);
     }
 }
 
@@ -587,8 +594,8 @@ TEST_CASE("a mask that computes much for a query saves registers of the warps th
             const std::vector<KernelConfig> all = of_hopper(request);
             REQUIRE(all.size() % expected.size() == 0);
             for (std::size_t i = 0; i < all.size(); ++i) {
-                CHECK(all[i].saves_registers == expected[i % expected.size()]);
-                if (i % expected.size() == 0) CHECK(all[i].tolerated_spills == 16);
+                CHECK(all[i].form.saves_registers == expected[i % expected.size()]);
+                if (i % expected.size() == 0) CHECK(all[i].spills.tolerated == 16);
             }
         }
     }
@@ -597,12 +604,12 @@ TEST_CASE("a mask that computes much for a query saves registers of the warps th
 TEST_CASE("the first form with a dense bias, or with sums one by one, may spill nothing") {
     KernelRequest request = forward(90, DType::bf16, 128, 128, true);
     request.kind = KernelKind::backward_fused;
-    CHECK(first(request).tolerated_spills == 16);
+    CHECK(first(request).spills.tolerated == 16);
     request.bias.bytes = 2;
-    CHECK(first(request).tolerated_spills == 0);
+    CHECK(first(request).spills.tolerated == 0);
     request.bias.bytes = 0;
     request.gradients.by_element = true;
-    CHECK(first(request).tolerated_spills == 0);
+    CHECK(first(request).spills.tolerated == 0);
 }
 
 TEST_CASE("a derivative that is folded into P subtracts references apart before it gives way") {
@@ -612,8 +619,8 @@ TEST_CASE("a derivative that is folded into P subtracts references apart before 
     const auto forms = [&] {
         std::vector<int> of_all;
         for (const KernelConfig& config : of_hopper(request)) {
-            of_all.push_back(config.saves_registers);
-            CHECK(config.saving_forms ==
+            of_all.push_back(config.form.saves_registers);
+            CHECK(config.spills.saving_forms ==
                   static_cast<int>(of_hopper(request).size() - of_all.size()));
         }
         return of_all;
@@ -627,8 +634,8 @@ TEST_CASE("a derivative that is folded into P subtracts references apart before 
     request.mask.has_window = true;
     CHECK(forms() == std::vector{0, 2, 4});
     const KernelConfig last = of_hopper(request).back();
-    CHECK(last.is_persistent);
-    CHECK(last.tolerated_spills > 0);
+    CHECK(last.block.is_persistent);
+    CHECK(last.spills.tolerated > 0);
     CHECK(last.reason.find("references") != std::string::npos);
     CHECK(last.reason.find("larger tiles") == std::string::npos);
 }
@@ -639,7 +646,7 @@ TEST_CASE("derivatives by 64-bit integers begin with what their heads' widths le
     request.gradients.any = request.derivative.computes_rows = true;
     const auto first_form = [&](int head_dim) {
         request.head_dim = request.head_dim_v = head_dim;
-        return std::pair(first(request).query_tile, first(request).saves_registers);
+        return std::pair(first(request).block.query_tile, first(request).form.saves_registers);
     };
     CHECK(first_form(64) == std::pair(128, 0));
     CHECK(first_form(128) == std::pair(64, 0));
@@ -650,7 +657,7 @@ TEST_CASE("derivatives by 64-bit integers begin with what their heads' widths le
     request.work.takes_roots = true;
     CHECK(first_form(128) == std::pair(64, 5));
     CHECK(of_hopper(request).size() == 1);
-    CHECK(first(request).tolerated_spills > 0); // the generic kernel, which follows, is slower
+    CHECK(first(request).spills.tolerated > 0); // the generic kernel, which follows, is slower
 }
 
 TEST_CASE("only warps that do more than load save registers by themselves") {
@@ -659,9 +666,9 @@ TEST_CASE("only warps that do more than load save registers by themselves") {
     const auto saves_beside = [](const KernelRequest& request) {
         const std::vector<KernelConfig> all = of_hopper(request);
         // What spills more than such warps do passes this form over, and no other one.
-        CHECK((all[0].beside_spills < 64) == (all[1].saves_registers == 1));
-        CHECK(all[static_cast<std::size_t>(all[0].saving_forms)].saves_registers >= 3);
-        return all[1].saves_registers == 1;
+        CHECK((all[0].spills.beside < 64) == (all[1].form.saves_registers == 1));
+        CHECK(all[static_cast<std::size_t>(all[0].spills.saving_forms)].form.saves_registers >= 3);
+        return all[1].form.saves_registers == 1;
     };
     CHECK_FALSE(saves_beside(loads));
     KernelRequest folds = loads;
@@ -686,12 +693,12 @@ TEST_CASE("Hopper's backward fits the registers and the shared memory that it ha
             const std::vector<KernelConfig> all = candidates(request), hopper = of_hopper(request);
             REQUIRE(!hopper.empty());
             for (const KernelConfig& config : hopper) {
-                REQUIRE(config.shared_bytes <= shared_memory_limit(90));
-                REQUIRE(config.query_tile + (head_dim + head_dim_v) / 2 <= 200);
+                REQUIRE(config.block.shared_bytes <= shared_memory_limit(90));
+                REQUIRE(config.block.query_tile + (head_dim + head_dim_v) / 2 <= 200);
             }
             REQUIRE(all.size() > hopper.size());
             CHECK(all[hopper.size()].family == "sm80");
-            CHECK(all[hopper.size()].saves_registers == 0); // nobody has refused it yet
+            CHECK(all[hopper.size()].form.saves_registers == 0); // nobody has refused it yet
             // Nothing follows the last one whose additions have an order.
             request.deterministic = true;
             CHECK(candidates(request).size() == hopper.size());
@@ -702,11 +709,11 @@ TEST_CASE("tiles of Hopper's backward are short where the derivative needs each 
     for (const int head_dim : {40, 64, 128}) {
         KernelRequest request = forward(90, DType::bf16, head_dim, head_dim, true);
         request.kind = KernelKind::backward_fused;
-        CHECK(first(request).query_tile == (head_dim <= 64 ? 128 : 64));
+        CHECK(first(request).block.query_tile == (head_dim <= 64 ? 128 : 64));
         request.derivative.is_costly = true; // computed twice in tiles of 128
-        CHECK(first(request).query_tile == (head_dim <= 64 ? 128 : 64));
+        CHECK(first(request).block.query_tile == (head_dim <= 64 ? 128 : 64));
         request.derivative.uses_score = true;
-        CHECK(first(request).query_tile == 64);
+        CHECK(first(request).block.query_tile == 64);
     }
 }
 
@@ -714,20 +721,20 @@ TEST_CASE("sums of queries are gathered where all of them have memory") {
     KernelRequest request = forward(90, DType::bf16, 128, 128, true);
     request.kind = KernelKind::backward_fused;
     request.derivative.uses_score = true;
-    const int without = first(request).shared_bytes;
+    const int without = first(request).block.shared_bytes;
     for (int sums = 1; sums <= 8; ++sums) {
         CAPTURE(sums);
         request.gradients.by_query = sums;
         const KernelConfig config = first(request);
-        const int bytes = sums * 4 * 8 * config.query_tile * 4 + 16; // slots, warps, floats
+        const int bytes = sums * 4 * 8 * config.block.query_tile * 4 + 16; // slots, warps, floats
         const bool fits = without + bytes <= shared_memory_limit(90);
         CHECK(fits == (sums <= 3));
-        CHECK(config.query_sums == (fits ? sums : 0));
-        CHECK(config.shared_bytes == without + (fits ? bytes : 0));
+        CHECK(config.storage.query_sums == (fits ? sums : 0));
+        CHECK(config.block.shared_bytes == without + (fits ? bytes : 0));
     }
     request.gradients.by_query = 1;
     request.head_dim = 192;
-    CHECK(first(request).query_sums == 0); // keys are shared
+    CHECK(first(request).storage.query_sums == 0); // keys are shared
 }
 
 TEST_CASE("Hopper's backward of wide heads shares the keys of a tile between warpgroups") {
@@ -740,8 +747,8 @@ TEST_CASE("Hopper's backward of wide heads shares the keys of a tile between war
             REQUIRE(config.family == "sm90");
             const bool is_wide = std::max(head_dim, head_dim_v) > 128;
             CHECK(config.entry == (is_wide ? "flexc_backward_wide_sm90" : "flexc_backward_sm90"));
-            CHECK(config.key_tile == (is_wide ? 64 : 128));
-            REQUIRE(config.shared_bytes <= shared_memory_limit(90));
+            CHECK(config.block.key_tile == (is_wide ? 64 : 128));
+            REQUIRE(config.block.shared_bytes <= shared_memory_limit(90));
         }
 }
 
@@ -780,15 +787,16 @@ TEST_CASE("where the fastest sums of tables spill, slower ones follow") {
                                        .gradients = gradients};
         for (const KernelConfig& config : plan::candidates(request)) {
             if (config.family != plan::sm90::kName) continue;
-            const std::string way = config.kind_words > 0 && config.adds_biases_beside ? "both"
-                                    : config.kind_words > 0                            ? "products"
-                                    : config.weighs_distances                          ? "diagonals"
-                                    : config.adds_biases_beside                        ? "biases"
-                                    : config.table_words > 0                           ? "entries"
-                                                                                       : "elements";
+            const bool multiplies = config.storage.kind_words > 0;
+            const std::string way = multiplies && config.sums.adds_biases_beside ? "both"
+                                    : multiplies                                 ? "products"
+                                    : config.sums.weighs_distances               ? "diagonals"
+                                    : config.sums.adds_biases_beside             ? "biases"
+                                    : config.sums.sums_tables                    ? "entries"
+                                                                                 : "elements";
             forms = way == last ? forms + 1 : 1;
             last = way;
-            if (config.saving_forms == 0) text += way + " " + std::to_string(forms) + " ";
+            if (config.spills.saving_forms == 0) text += way + " " + std::to_string(forms) + " ";
         }
         return text;
     };
@@ -830,10 +838,10 @@ TEST_CASE("a generic backward has room for sums of few entries beside its tile")
                                  .gradients = {.few_entries = few_entries},
                                  .generic_because = "this test is of it"})[0];
     };
-    CHECK(generic(80, 64, 0).table_words == 0);
-    CHECK(generic(80, 64, 1).table_words == 4096);
-    CHECK(generic(86, 64, 1).table_words == 1024);
-    CHECK(generic(86, 128, 1).table_words == 1024);
+    CHECK(generic(80, 64, 0).storage.table_words == 0);
+    CHECK(generic(80, 64, 1).storage.table_words == 4096);
+    CHECK(generic(86, 64, 1).storage.table_words == 1024);
+    CHECK(generic(86, 128, 1).storage.table_words == 1024);
     for (const int arch : {80, 86, 90})
         for (const int head_dim : {16, 64, 80, 128, 192})
             for (const int few_entries : {1, 2, 5}) {
@@ -841,9 +849,9 @@ TEST_CASE("a generic backward has room for sums of few entries beside its tile")
                 CAPTURE(arch);
                 CAPTURE(head_dim);
                 CAPTURE(few_entries);
-                CHECK(config.table_words >= 256);
-                CHECK(config.shared_bytes <= plan::shared_memory_limit(arch));
-                CHECK(config.shared_bytes - generic(arch, head_dim, 0).shared_bytes <=
-                      few_entries * 8 * config.table_words + 8 * 4 * (1 + 2 * few_entries));
+                CHECK(config.storage.table_words >= 256);
+                CHECK(config.block.shared_bytes <= plan::shared_memory_limit(arch));
+                CHECK(config.block.shared_bytes - generic(arch, head_dim, 0).block.shared_bytes <=
+                      few_entries * 8 * config.storage.table_words + 8 * 4 * (1 + 2 * few_entries));
             }
 }

@@ -51,12 +51,12 @@ TEST_CASE("a program larger than usual has few kernels for Hopper, then the gene
         for (const std::vector<Variant>* variants : {&plan->forward, &plan->backward}) {
             const std::vector<KernelConfig>& candidates = variants->front().candidates;
             CHECK(candidates.back().family == "sm80");
-            CHECK(candidates.back().tolerated_spills > 0);
+            CHECK(candidates.back().spills.tolerated > 0);
             // What the first may pass over is the other form of it.
-            CHECK(candidates.front().saving_forms + 1 >= hopper_candidates(*variants));
-            if (candidates.front().saving_forms > 0) {
-                CHECK(candidates[1].saves_registers == 2);
-                CHECK(candidates[1].saving_forms == 0);
+            CHECK(candidates.front().spills.saving_forms + 1 >= hopper_candidates(*variants));
+            if (candidates.front().spills.saving_forms > 0) {
+                CHECK(candidates[1].form.saves_registers == 2);
+                CHECK(candidates[1].spills.saving_forms == 0);
             }
         }
     }
@@ -79,7 +79,7 @@ TEST_CASE("gradients of buffers by functions of scores have one copy at wide hea
         REQUIRE(program);
         const auto plan = make_plan(*program);
         REQUIRE(plan);
-        return plan->backward.front().candidates.front().writes_scores_once;
+        return plan->backward.front().candidates.front().form.writes_scores_once;
     };
     CHECK(writes_once("c[h] * tanh(score / c[h])", 128));
     CHECK_FALSE(writes_once("c[h] * tanh(score / c[h])", 64));
@@ -121,9 +121,9 @@ TEST_CASE("copies of what is computed for each element are few where it is much"
         const std::vector<KernelConfig>& candidates = plan->backward.front().candidates;
         REQUIRE(candidates.front().family == "sm90");
         for (const KernelConfig& config : candidates)
-            CHECK(config.writes_scores_once ==
-                  (config.family == "sm90" && candidates.front().writes_scores_once));
-        return candidates.front().writes_scores_once;
+            CHECK(config.form.writes_scores_once ==
+                  (config.family == "sm90" && candidates.front().form.writes_scores_once));
+        return candidates.front().form.writes_scores_once;
     };
     CHECK_FALSE(writes_once(1, ""));
     CHECK_FALSE(writes_once(1, kWindow));
@@ -144,7 +144,7 @@ TEST_CASE("copies of what is computed for each element are few where it is much"
         const Variant& variant = plan->backward.front();
         const int copies = program->mod().band.found() ? 3 : 2;
         if (variant.candidates.front().family == "sm90" &&
-            !variant.candidates.front().writes_scores_once)
+            !variant.candidates.front().form.writes_scores_once)
             CHECK(copies * variant.request.work.element_instructions <= 140);
     }
 }
@@ -198,7 +198,7 @@ TEST_CASE("what is added to elements is computed in parts where much is read") {
         const KernelConfig wide = candidates_of(text_of(mod), false).front();
         CHECK(plan::sm90::forward_of(wide)->computes_in_parts == starts_with_it);
         for (const KernelConfig& config : candidates_of(text_of(mod), true))
-            CHECK(config.writes_scores_once);
+            CHECK(config.form.writes_scores_once);
     }
     // Neither functions nor a mask that reads much.
     std::string mask = "buffer t: f32[KV_LEN, Q_LEN]\nscore_mod = score + t[kv_idx, q_idx]\n"
@@ -211,7 +211,7 @@ TEST_CASE("what is added to elements is computed in parts where much is read") {
             if (const auto* forward = plan::sm90::forward_of(config))
                 CHECK_FALSE(forward->computes_in_parts);
         for (const KernelConfig& config : candidates_of(text, true))
-            if (config.family != "sm90") CHECK_FALSE(config.writes_scores_once);
+            if (config.family != "sm90") CHECK_FALSE(config.form.writes_scores_once);
     }
 }
 
@@ -222,7 +222,7 @@ TEST_CASE("what computes much from values of queries has no tiles of 128 queries
         REQUIRE(program);
         const auto plan = make_plan(*program);
         REQUIRE(plan);
-        return plan->backward.front().candidates.front().query_tile;
+        return plan->backward.front().candidates.front().block.query_tile;
     };
     // Of paged_alibi it is a derivative with 64-bit integers.
     for (const char* mod : {"alibi_2d", "point_distance", "paged_alibi"})
@@ -241,7 +241,7 @@ TEST_CASE("library mods have a copy for each kind of tile") {
         REQUIRE(program);
         const auto plan = make_plan(*program);
         REQUIRE(plan);
-        CHECK_FALSE(plan->backward.front().candidates.front().writes_scores_once);
+        CHECK_FALSE(plan->backward.front().candidates.front().form.writes_scores_once);
     }
 }
 
@@ -265,7 +265,7 @@ TEST_CASE("tables stay in memory where places in them are long to compute for ea
         REQUIRE(program);
         const auto plan = make_plan(*program);
         REQUIRE(plan);
-        return plan->forward.front().candidates.front().stages_tables();
+        return plan->forward.front().candidates.front().decomposition.stages_tables();
     };
     CHECK(has_tables("graph_distance"));
     CHECK(has_tables("graphormer"));
@@ -282,7 +282,7 @@ TEST_CASE("library mods have the form of the warps beside the MMAs where these d
         const std::vector<KernelConfig>& candidates = plan->backward.front().candidates;
         REQUIRE(candidates.front().family == "sm90");
         return std::ranges::find(candidates, 1, [](const KernelConfig& config) {
-                   return config.family == "sm90" ? config.saves_registers : 0;
+                   return config.family == "sm90" ? config.form.saves_registers : 0;
                }) != candidates.end();
     };
     // Values of keys, heads, distances and of the score alone; masks, if they compute little for a
@@ -330,7 +330,7 @@ TEST_CASE("derivatives by 64-bit integers of an element save registers from the 
         REQUIRE(program);
         const auto plan = make_plan(*program);
         REQUIRE(plan);
-        return plan->backward.front().candidates.front().saves_registers;
+        return plan->backward.front().candidates.front().form.saves_registers;
     };
     const std::string key = "buffer at: i64[KV_LEN]\n";
     const std::string learned = "buffer slopes: f32[H] grad\n" + key;

@@ -67,7 +67,7 @@ TEST_CASE("schedules start with the choice, differ, and fit in shared memory") {
                 REQUIRE(all.size() == 1); // nothing stands in for what was asked for
                 const KernelConfig& config = all.front();
                 CHECK(config.schedule == *one);
-                CHECK(config.shared_bytes <= shared_memory_limit(90));
+                CHECK(config.block.shared_bytes <= shared_memory_limit(90));
             }
         }
 }

@@ -31,6 +31,8 @@ struct FamilyText {
     // Functions that come after struct At, visible() and score().
     std::string (*functions)(const TextInputs& from, const Layout& layout, int mask_instructions) =
         [](const TextInputs&, const Layout&, int) { return std::string(); };
+    // Whether the forward and the fused backward evaluate a mask part by part, as mod::MaskPart.
+    bool has_mask_parts = false;
     // Whether mod.cuh tells the family's backward by policies which derivatives and gradients a
     // program has, so that templates choose a class for each; else it has functions that add an
     // element's gradients.

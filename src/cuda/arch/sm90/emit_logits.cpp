@@ -273,13 +273,13 @@ std::string emit_logit_functions(const Layout& layout, const plan::KernelConfig&
                                  const passes::ScoreParts& parts, int mask_instructions) {
     const plan::sm90::Forward& forward = *plan::sm90::forward_of(config);
     const std::vector<int>& table_words = forward.table_words;
-    const bool aligns = config.decomposition == plan::Decomposition::with_aligned_tables;
+    const bool aligns = config.decomposition.of == plan::Decomposition::Of::with_aligned_tables;
     std::vector<passes::AlignedTable> aligned;
     passes::TableConditions conditions;
     if (aligns) {
-        aligned =
-            passes::aligned_tables(layout.mod(), parts.staged, config.key_tile, forward.key_step)
-                .value_or(std::vector<passes::AlignedTable>{});
+        aligned = passes::aligned_tables(layout.mod(), parts.staged, config.block.key_tile,
+                                         forward.key_step)
+                      .value_or(std::vector<passes::AlignedTable>{});
         conditions = passes::table_conditions(layout.mod(), parts.staged, parts.element_addend);
     }
     Policy tables("StagedTables");
@@ -352,7 +352,7 @@ std::string emit_logit_functions(const Layout& layout, const plan::KernelConfig&
     text += emit_kinds(layout, parts.kinds, config.has_block_mask);
     text += emit_vectors(layout, parts, forward);
     Policy key_index("KeyIndex2d");
-    key_index.constant("kWidth", config.key_width);
+    key_index.constant("kWidth", config.decomposition.key_width);
     return text + key_index.text();
 }
 

@@ -59,7 +59,7 @@ int units_before(int step, int rows) {
 }
 
 std::string mma_qk(DType dtype, int head_dim, const plan::KernelConfig& config) {
-    const int steps = steps_of(head_dim), from = config.key_tile / 2; // of the inputs
+    const int steps = steps_of(head_dim), from = config.block.key_tile / 2; // of the inputs
     const int queries = from, keys = from + 1, adds = from + 2;
     const int query_addends = from + 3, key_addends = from + 4;
     std::string text;
@@ -68,11 +68,11 @@ std::string mma_qk(DType dtype, int head_dim, const plan::KernelConfig& config) 
         text += formatted("add.u32 x, %{}, {};\\nmov.b64 a, {{x, 0x40000040}};\\n"
                           "add.u32 y, %{}, {};\\nmov.b64 b, {{y, 0x40000040}};\\n",
                           queries, query_units, keys, key_units) +
-                product(type, 0, config.key_tile, "a", is_first ? "p" : "1", "0, 0");
+                product(type, 0, config.block.key_tile, "a", is_first ? "p" : "1", "0, 0");
     };
     for (int step = 0; step < steps; ++step)
-        multiply(dtype, units_before(step, config.query_tile), units_before(step, config.key_tile),
-                 step == 0);
+        multiply(dtype, units_before(step, config.block.query_tile),
+                 units_before(step, config.block.key_tile), step == 0);
     // Columns of both parts of addends by kinds, or a step for each, which has the same keys.
     const ::sm90::ForwardSizes& sizes = plan::sm90::forward_of(config)->sizes;
     const ::sm90::ForwardLayout layout = ::sm90::forward_layout(sizes);
@@ -88,7 +88,7 @@ std::string mma_qk(DType dtype, int head_dim, const plan::KernelConfig& config) 
         inputs += ", \"r\"(query_addends), \"r\"(key_addends)";
         text += formatted("mov.b64 a, {{%{}, {}}};\\nmov.b64 b, {{%{}, {}}};\\n", query_addends,
                           of_queries, key_addends, of_keys) +
-                product(DType::bf16, 0, config.key_tile, "a", "1", "0, 0");
+                product(DType::bf16, 0, config.block.key_tile, "a", "1", "0, 0");
     }
     // The same of products of rows and keys. The halves of a step's columns are two of these.
     constexpr int kGroup = 8 * ::sm90::ForwardLayout::kAddendBytes / kUnitBytes;
@@ -97,8 +97,8 @@ std::string mma_qk(DType dtype, int head_dim, const plan::KernelConfig& config) 
         text += formatted("add.u32 x, %{0}, {1};\\nmov.b64 a, {{x, {4}}};\\n"
                           "add.u32 y, %{2}, {3};\\nmov.b64 b, {{y, {4}}};\\n",
                           query_addends, 2 * step * ::sm90::ForwardLayout::kOperandRows,
-                          key_addends, 2 * step * config.key_tile, kGroup) +
-                product(DType::bf16, 0, config.key_tile, "a", "1", "0, 0");
+                          key_addends, 2 * step * config.block.key_tile, kGroup) +
+                product(DType::bf16, 0, config.block.key_tile, "a", "1", "0, 0");
     return "template <bool kAdds>\n" +
            formatted("__device__ inline void mma_qk(float (&d)[{}], unsigned queries, "
                      "unsigned keys, unsigned query_addends, unsigned key_addends) {{\n",
@@ -136,7 +136,7 @@ std::string mma_pv(DType dtype, int columns, int keys) {
 std::string emit_mma(const plan::KernelConfig& config, const EmitOptions& options) {
     const int columns = steps_of(options.head_dim_v) * kSummed;
     return mma_qk(options.dtype, options.head_dim, config) +
-           mma_pv(options.dtype, columns, config.key_tile) + "\n";
+           mma_pv(options.dtype, columns, config.block.key_tile) + "\n";
 }
 
 } // namespace flexc::cuda

@@ -50,6 +50,7 @@ const FamilyText& family_text() {
                              emit_mma(from.config, from.options)
                        : "";
         },
+        .has_mask_parts = true,
         .has_backward_policies = true};
     return kText;
 }

@@ -10,34 +10,26 @@
 namespace flexc::plan::sm80 {
 namespace {
 
-struct BackwardShape {
-    int query_tile, key_tile, warps, stages;
-};
-
 // Best first. The last ones fit the widest rows into the smallest shared memory.
 constexpr std::array kKeyShapes = {
-    BackwardShape{128, 128, 8, 2}, BackwardShape{64, 128, 8, 2}, BackwardShape{64, 128, 8, 1},
-    BackwardShape{64, 64, 8, 2},   BackwardShape{64, 64, 8, 1},  BackwardShape{64, 64, 4, 1},
-    BackwardShape{32, 64, 8, 1},   BackwardShape{32, 32, 4, 1},  BackwardShape{16, 16, 2, 1},
+    BlockShape{128, 128, 8, 2}, BlockShape{64, 128, 8, 2}, BlockShape{64, 128, 8, 1},
+    BlockShape{64, 64, 8, 2},   BlockShape{64, 64, 8, 1},  BlockShape{64, 64, 4, 1},
+    BlockShape{32, 64, 8, 1},   BlockShape{32, 32, 4, 1},  BlockShape{16, 16, 2, 1},
 };
 constexpr std::array kQueryShapes = {
-    BackwardShape{128, 64, 8, 2}, BackwardShape{128, 32, 8, 2}, BackwardShape{64, 64, 4, 2},
-    BackwardShape{64, 32, 4, 2},  BackwardShape{64, 32, 4, 1},  BackwardShape{32, 32, 2, 1},
-    BackwardShape{32, 16, 2, 1},  BackwardShape{16, 16, 1, 1},
+    BlockShape{128, 64, 8, 2}, BlockShape{128, 32, 8, 2}, BlockShape{64, 64, 4, 2},
+    BlockShape{64, 32, 4, 2},  BlockShape{64, 32, 4, 1},  BlockShape{32, 32, 2, 1},
+    BlockShape{32, 16, 2, 1},  BlockShape{16, 16, 1, 1},
 };
 
-::sm80::TileSizes sizes_of(const KernelRequest& request, const BackwardShape& shape) {
-    return sizes(request, shape.query_tile, shape.key_tile, shape.stages);
-}
-int key_kernel_bytes(const KernelRequest& request, const BackwardShape& shape,
-                     int table_words = 0) {
-    ::sm80::TileSizes sizes = sizes_of(request, shape);
+int key_kernel_bytes(const KernelRequest& request, const BlockShape& shape, int table_words = 0) {
+    ::sm80::TileSizes tile = sizes(request, shape);
     if (table_words > 0)
-        sizes.table_sums = {request.gradients.few_entries, table_words, shape.warps};
-    return ::sm80::backward_key_layout(sizes).bytes;
+        tile.table_sums = {request.gradients.few_entries, table_words, shape.warps};
+    return ::sm80::backward_key_layout(tile).bytes;
 }
-int query_kernel_bytes(const KernelRequest& request, const BackwardShape& shape) {
-    return ::sm80::backward_query_layout(sizes_of(request, shape)).bytes;
+int query_kernel_bytes(const KernelRequest& request, const BlockShape& shape) {
+    return ::sm80::backward_query_layout(sizes(request, shape)).bytes;
 }
 
 // Bytes that may spill in kernels that sum tables: of values that are used once or twice per tile.
@@ -45,7 +37,7 @@ constexpr int kSpillsOfTables = 32;
 
 // Returns the words of shared memory for the sums of each gradient of few entries; 0 if there is
 // none, or if they do not fit.
-int table_words_of(const KernelRequest& request, const BackwardShape& shape) {
+int table_words_of(const KernelRequest& request, const BlockShape& shape) {
     // Each warp needs whole panels of this many keys.
     constexpr int kPanelKeys = 64;
     if (request.gradients.few_entries == 0 || shape.key_tile % kPanelKeys != 0) return 0;
@@ -56,7 +48,7 @@ int table_words_of(const KernelRequest& request, const BackwardShape& shape) {
 }
 
 // Returns the accumulators of a thread where most are live: the results and two tiles of scores.
-int accumulators(const BackwardShape& shape, int result_rows, int result_columns) {
+int accumulators(const BlockShape& shape, int result_rows, int result_columns) {
     return (result_rows * result_columns + 2 * shape.query_tile * shape.key_tile) /
            (32 * shape.warps);
 }
@@ -72,32 +64,29 @@ int accumulator_limit(const KernelRequest& request) {
 
 // Returns the configuration of the kernel for a tile of keys. saves_registers: 0 to 3; with higher
 // values, the template works on fewer rows at a time, and finally on single elements.
-KernelConfig key_kernel(const KernelRequest& request, const BackwardShape& shape,
+KernelConfig key_kernel(const KernelRequest& request, const BlockShape& shape,
                         int saves_registers) {
     KernelConfig config;
     config.kind = request.kind;
     config.family = kName;
     config.template_path = "backward_key.cu";
     config.entry = "flexc_backward_key";
-    config.query_tile = shape.query_tile;
-    config.key_tile = shape.key_tile;
-    config.warps = shape.warps;
-    config.stages = shape.stages;
-    config.table_words = table_words_of(request, shape);
-    config.shared_bytes = key_kernel_bytes(request, shape, config.table_words);
-    config.saves_registers = saves_registers;
+    const int table_words = table_words_of(request, shape);
+    config.block = shape;
+    config.block.shared_bytes = key_kernel_bytes(request, shape, table_words);
+    config.form = {saves_registers, request.work.reads_much()};
     config.has_block_mask = request.mask.has_block_mask;
-    config.owns_keys = true;
-    config.writes_scores_once = request.work.reads_much();
-    config.tolerated_spills = request.work.is_long     ? kSpillsOfLong
-                              : config.table_words > 0 ? kSpillsOfTables
-                                                       : 0;
+    config.sums.sums_few_entries = table_words > 0;
+    config.storage.table_words = table_words;
+    config.spills.tolerated = request.work.is_long ? kSpillsOfLong
+                              : table_words > 0    ? kSpillsOfTables
+                                                   : 0;
     config.reason = request.kind == KernelKind::backward_fused
                         ? "dk and dv of a tile of keys, dq by atomic additions"
                         : "dk and dv of a tile of keys, in a fixed order";
-    if (config.table_words > 0)
+    if (table_words > 0)
         config.reason +=
-            formatted("; sums of up to {} entries on chip for {}", config.table_words,
+            formatted("; sums of up to {} entries on chip for {}", table_words,
                       request.gradients.few_entries == 1
                           ? std::string("a gradient")
                           : formatted("each of {} gradients", request.gradients.few_entries));
@@ -109,26 +98,28 @@ KernelConfig key_kernel(const KernelRequest& request, const BackwardShape& shape
 std::vector<KernelConfig> short_key_candidates(const KernelRequest& request) {
     constexpr int kRowsOfWarp = 16;
     const int rows = request.sequences.most_rows;
-    const BackwardShape shape{rows, rows, rows / kRowsOfWarp, 1};
+    const BlockShape shape{rows, rows, rows / kRowsOfWarp, 1};
     KernelConfig config = key_kernel(request, shape, 0);
     config.template_path = "backward_short.cu";
     config.entry = "flexc_backward_short";
-    config.table_words = 0;
-    config.writes_scores_once = false;
-    config.is_short = true;
-    if (rows <= kMostRowsWithValues) config.shared_value = request.shared_value;
-    const int floats = (config.shared_value != ir::kNoNode) + request.gradients.by_batch;
-    config.shared_bytes = ::sm80::backward_short_layout(sizes_of(request, shape)).bytes +
-                          floats * ::sm80::tile_float_bytes(rows, rows);
-    if (config.shared_bytes > shared_memory_limit(request.arch)) return {};
-    config.tolerated_spills = kSpillsOfSequence;
+    config.form.writes_scores_once = false;
+    config.sums = kNoTileSums;
+    config.sums.sums_batches = true;
+    config.storage = {};
+    config.sequences.is_short = true;
+    if (rows <= kMostRowsWithValues) config.sequences.shared_value = request.shared_value;
+    const int floats = (config.sequences.shared_value != ir::kNoNode) + request.gradients.by_batch;
+    config.block.shared_bytes = ::sm80::backward_short_layout(sizes(request, shape)).bytes +
+                                floats * ::sm80::tile_float_bytes(rows, rows);
+    if (config.block.shared_bytes > shared_memory_limit(request.arch)) return {};
+    config.spills.tolerated = kSpillsOfSequence;
     config.reason = "dq, dk and dv of one sequence after another";
     if (request.gradients.by_batch) config.reason += ", gradients of buffers summed over them";
     std::vector<KernelConfig> candidates;
     for (const int registers : {96, 128, 168, 255}) {
-        config.blocks_at_once =
-            blocks_at_once(request, registers, shape.warps, config.shared_bytes);
-        if (candidates.empty() || config.blocks_at_once < candidates.back().blocks_at_once)
+        config.block.blocks_at_once = blocks_at_once(request, registers, config.block);
+        if (candidates.empty() ||
+            config.block.blocks_at_once < candidates.back().block.blocks_at_once)
             candidates.push_back(config);
     }
     return candidates;
@@ -140,19 +131,19 @@ std::vector<KernelConfig> backward_candidates(const KernelRequest& request, bool
     if (request.sequences.most_rows != 0) return short_key_candidates(request);
     const int columns = padded_columns(request.head_dim) + padded_columns(request.head_dim_v);
     const auto first_that = [&](auto fits) {
-        return std::ranges::find_if(kKeyShapes, [&](const BackwardShape& shape) {
+        return std::ranges::find_if(kKeyShapes, [&](const BlockShape& shape) {
             return accumulators(shape, shape.key_tile, columns) <= accumulator_limit(request) &&
                    fits(shape);
         });
     };
     // A smaller tile with sums on chip costs less than adding to memory.
     auto found =
-        first_that([&](const BackwardShape& shape) { return table_words_of(request, shape) > 0; });
+        first_that([&](const BlockShape& shape) { return table_words_of(request, shape) > 0; });
     if (found == kKeyShapes.end())
-        found = first_that([&](const BackwardShape& shape) {
+        found = first_that([&](const BlockShape& shape) {
             return key_kernel_bytes(request, shape) <= shared_memory_limit(request.arch);
         });
-    const BackwardShape chosen = found == kKeyShapes.end() ? kKeyShapes.back() : *found;
+    const BlockShape chosen = found == kKeyShapes.end() ? kKeyShapes.back() : *found;
     // Saving registers helps if results take half of them. If gradients or values of keys need many
     // registers, the template itself starts with the first step. Programs with long code for each
     // element start with few rows at a time: unrolling all rows takes several times as long to
@@ -174,8 +165,8 @@ std::vector<KernelConfig> backward_candidates(const KernelRequest& request, bool
 }
 
 KernelConfig query_kernel(const KernelRequest& request) {
-    BackwardShape chosen = kQueryShapes.back();
-    for (const BackwardShape& shape : kQueryShapes)
+    BlockShape chosen = kQueryShapes.back();
+    for (const BlockShape& shape : kQueryShapes)
         if (accumulators(shape, shape.query_tile, padded_columns(request.head_dim)) <=
                 accumulator_limit(request) &&
             query_kernel_bytes(request, shape) <= shared_memory_limit(request.arch)) {
@@ -187,25 +178,30 @@ KernelConfig query_kernel(const KernelRequest& request) {
     config.family = kName;
     config.template_path = "backward_query.cu";
     config.entry = "flexc_backward_query";
-    config.query_tile = chosen.query_tile;
-    config.key_tile = chosen.key_tile;
-    config.warps = chosen.warps;
-    config.stages = chosen.stages;
-    config.shared_bytes = query_kernel_bytes(request, chosen);
+    config.block = chosen;
+    config.block.shared_bytes = query_kernel_bytes(request, chosen);
+    config.form.writes_scores_once = request.work.reads_much();
     config.has_block_mask = request.mask.has_block_mask;
-    config.writes_scores_once = request.work.reads_much();
     config.reason = "dq of a tile of queries, in a fixed order";
     return config;
 }
 
 KernelConfig delta_kernel() {
-    return streaming_kernel(kName, KernelKind::delta, "backward_delta.cu", "flexc_backward_delta",
-                            "row sums of d_out * o");
+    return {.kind = KernelKind::delta,
+            .family = kName,
+            .template_path = "backward_delta.cu",
+            .entry = "flexc_backward_delta",
+            .block = kStreamingBlock,
+            .reason = "row sums of d_out * o"};
 }
 
 KernelConfig convert_kernel() {
-    return streaming_kernel(kName, KernelKind::convert, "backward_convert.cu",
-                            "flexc_backward_convert", "dq from its accumulator");
+    return {.kind = KernelKind::convert,
+            .family = kName,
+            .template_path = "backward_convert.cu",
+            .entry = "flexc_backward_convert",
+            .block = kStreamingBlock,
+            .reason = "dq from its accumulator"};
 }
 
 } // namespace flexc::plan::sm80

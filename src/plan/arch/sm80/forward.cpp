@@ -16,33 +16,31 @@ namespace {
 // need registers too.
 int accumulator_limit(DType dtype) { return dtype == DType::f32 ? 140 : 176; }
 
-struct Shape {
-    int query_tile, key_tile, warps;
-};
+constexpr int kStages = 2;
 
 // Warps with 32 rows read each key and value half as often from shared memory as warps with 16; the
 // output of 32 rows fits in registers up to 144 columns. Best first, as measured on an H200; the
 // last ones fit the widest rows into the smallest shared memory.
-constexpr std::array kShapes = {
-    Shape{128, 96, 4}, Shape{128, 64, 4}, Shape{128, 48, 4}, Shape{128, 32, 4},
-    Shape{128, 64, 8}, Shape{128, 32, 8}, Shape{64, 64, 4},  Shape{64, 32, 4},
-    Shape{64, 16, 4},  Shape{32, 16, 2},  Shape{16, 16, 1},
+constexpr BlockShape kShapes[] = {
+    {128, 96, 4, kStages}, {128, 64, 4, kStages}, {128, 48, 4, kStages}, {128, 32, 4, kStages},
+    {128, 64, 8, kStages}, {128, 32, 8, kStages}, {64, 64, 4, kStages},  {64, 32, 4, kStages},
+    {64, 16, 4, kStages},  {32, 16, 2, kStages},  {16, 16, 1, kStages},
 };
-constexpr std::array kFloatShapes = {
-    Shape{128, 32, 4}, Shape{64, 32, 4}, Shape{64, 16, 4}, Shape{32, 16, 2}, Shape{16, 16, 1},
+constexpr BlockShape kFloatShapes[] = {
+    {128, 32, 4, kStages}, {64, 32, 4, kStages}, {64, 16, 4, kStages},
+    {32, 16, 2, kStages},  {16, 16, 1, kStages},
 };
-constexpr int kStages = 2;
 constexpr std::string_view kFewByWarpgroups = "forward_few_sm90.cu";
-int shared_bytes(const KernelRequest& request, const Shape& shape) {
-    return ::sm80::forward_layout(sizes(request, shape.query_tile, shape.key_tile, kStages)).bytes;
+int shared_bytes(const KernelRequest& request, const BlockShape& shape) {
+    return ::sm80::forward_layout(sizes(request, shape)).bytes;
 }
 
-int accumulators(const KernelRequest& request, const Shape& shape) {
+int accumulators(const KernelRequest& request, const BlockShape& shape) {
     const int rows = shape.query_tile / shape.warps;
     return rows * (padded_columns(request.head_dim_v) + shape.key_tile) / 32;
 }
 
-bool suits(const KernelRequest& request, const Shape& shape) {
+bool suits(const KernelRequest& request, const BlockShape& shape) {
     // Wide tiles pay off only if little else is done for each element. A score mod is unrolled over
     // the scores of a thread, so that they would cost compile time and gain nothing.
     if (shape.key_tile > 64 && (request.has_score_mod || padded_columns(request.head_dim_v) > 64))
@@ -53,17 +51,14 @@ bool suits(const KernelRequest& request, const Shape& shape) {
 
 constexpr std::size_t kMostCandidates = 3; // compiles are not free
 
-KernelConfig configured(const KernelRequest& request, const Shape& shape) {
+KernelConfig configured(const KernelRequest& request, const BlockShape& shape) {
     KernelConfig config;
     config.kind = KernelKind::forward;
     config.family = kName;
     config.template_path = "forward.cu";
     config.entry = "flexc_forward";
-    config.query_tile = shape.query_tile;
-    config.key_tile = shape.key_tile;
-    config.warps = shape.warps;
-    config.stages = kStages;
-    config.shared_bytes = shared_bytes(request, shape);
+    config.block = shape;
+    config.block.shared_bytes = shared_bytes(request, shape);
     config.has_block_mask = request.mask.has_block_mask;
     config.reason =
         request.dtype == DType::f32 ? "mma.sync on floats split into TF32 pairs, " : "mma.sync, ";
@@ -71,55 +66,52 @@ KernelConfig configured(const KernelRequest& request, const Shape& shape) {
     return config;
 }
 
-// Tiles for short sequences. A block has all keys of a sequence in shared memory.
+// For short sequences: a block has all keys of a sequence in shared memory, in as many stages.
 // Warps have 32 rows, because each of them computes where its tiles are, whatever it has to do.
-constexpr std::array kShortShapes = {Shape{16, 16, 1}, Shape{32, 32, 1}, Shape{64, 64, 2},
-                                     Shape{96, 48, 3}};
+constexpr BlockShape kShortShapes[] = {
+    {16, 16, 1, 1}, {32, 32, 1, 1}, {64, 64, 2, 1}, {96, 48, 3, 2}};
 
 // Returns the kernel for short sequences, then the same kernel with half as many resident blocks,
 // which is compiled if the first one spills.
 std::vector<KernelConfig> short_candidates(const KernelRequest& request) {
-    const Shape& shape =
-        *std::ranges::find(kShortShapes, request.sequences.most_rows, &Shape::query_tile);
+    const BlockShape& shape =
+        *std::ranges::find(kShortShapes, request.sequences.most_rows, &BlockShape::query_tile);
     KernelConfig config = configured(request, shape);
     config.template_path = "forward_short.cu";
     config.entry = "flexc_forward_short";
-    config.stages = (shape.query_tile + shape.key_tile - 1) / shape.key_tile;
-    config.is_short = true;
-    if (shape.query_tile <= kMostRowsWithValues) config.shared_value = request.shared_value;
-    config.shared_bytes =
-        ::sm80::forward_layout(sizes(request, shape.query_tile, shape.key_tile, config.stages))
-            .bytes;
-    if (config.shared_value != ir::kNoNode)
-        config.shared_bytes += ::sm80::tile_float_bytes(shape.query_tile, shape.key_tile);
-    config.tolerated_spills = kSpillsOfSequence;
+    config.sequences.is_short = true;
+    if (shape.query_tile <= kMostRowsWithValues)
+        config.sequences.shared_value = request.shared_value;
+    if (config.sequences.shared_value != ir::kNoNode)
+        config.block.shared_bytes += ::sm80::tile_float_bytes(shape.query_tile, shape.key_tile);
+    config.spills.tolerated = kSpillsOfSequence;
     constexpr int kBeside = 32; // registers of a thread, beside accumulators
-    config.blocks_at_once = blocks_at_once(request, accumulators(request, shape) + kBeside,
-                                           shape.warps, config.shared_bytes);
+    config.block.blocks_at_once =
+        blocks_at_once(request, accumulators(request, shape) + kBeside, config.block);
     KernelConfig fewer = config;
-    fewer.blocks_at_once = (config.blocks_at_once + 1) / 2;
+    fewer.block.blocks_at_once = (config.block.blocks_at_once + 1) / 2;
     return {config, fewer};
 }
 
 } // namespace
 
-int blocks_at_once(const KernelRequest& request, int registers, int warps, int shared_bytes) {
+int blocks_at_once(const KernelRequest& request, int registers, const BlockShape& block) {
     constexpr int kQuarters = 4, kRegisters = 65536 / kQuarters; // each with warps of its own
     constexpr int kMostBlocks = 32, kReserved = 1024;            // bytes of the driver, per block
-    const int by_registers = kQuarters * (kRegisters / (32 * registers)) / warps;
+    const int by_registers = kQuarters * (kRegisters / (32 * registers)) / block.warps;
     const int by_memory =
-        (shared_memory_limit(request.arch) + kReserved) / (shared_bytes + kReserved);
+        (shared_memory_limit(request.arch) + kReserved) / (block.shared_bytes + kReserved);
     return std::clamp(std::min(by_registers, by_memory), 1, kMostBlocks);
 }
 
 std::vector<KernelConfig> forward_candidates(const KernelRequest& request, bool is_last_resort) {
     if (request.sequences.most_rows != 0) return short_candidates(request);
     if (request.sequences.has_few_queries) return {few_queries_kernel(request)};
-    const std::span<const Shape> shapes =
-        request.dtype == DType::f32 ? std::span<const Shape>(kFloatShapes) : kShapes;
+    const std::span<const BlockShape> shapes =
+        request.dtype == DType::f32 ? std::span<const BlockShape>(kFloatShapes) : kShapes;
     const std::size_t most = is_last_resort ? 1 : kMostCandidates;
     std::vector<KernelConfig> candidates;
-    for (const Shape& shape : shapes)
+    for (const BlockShape& shape : shapes)
         if (candidates.size() < most && suits(request, shape))
             candidates.push_back(configured(request, shape));
     if (candidates.empty()) candidates.push_back(configured(request, shapes.back()));
@@ -141,34 +133,27 @@ bool is_of_warpgroups(const KernelConfig& config) {
 
 KernelConfig few_queries_kernel(const KernelRequest& request) {
     // Use the large tile if it costs at most one warp.
-    constexpr Shape kWide{16, 32, 1}, kNarrow{16, 16, 1};
+    constexpr BlockShape kWide{16, 32, 1, kStages}, kNarrow{16, 16, 1, kStages};
     constexpr int kWideWarps = ::sm80::kMostFewWarps - 1;
-    const auto sizes_of = [&](const Shape& shape) {
-        return sizes(request, shape.query_tile, shape.key_tile, kStages);
-    };
-    const bool is_wide = ::sm80::few_warps(sizes_of(kWide)) >= kWideWarps;
-    const Shape& shape = is_wide ? kWide : kNarrow;
+    const bool is_wide = ::sm80::few_warps(sizes(request, kWide)) >= kWideWarps;
+    const BlockShape& shape = is_wide ? kWide : kNarrow;
+    const ::sm80::TileSizes tile = sizes(request, shape);
     KernelConfig config = configured(request, shape);
     config.entry = "flexc_forward_few";
-    config.has_few_queries = true;
+    config.sequences.has_few_queries = true;
     config.reason = "few queries: heads that share keys in one tile, keys in parts";
     const ::sm90::FewSizes of_warpgroup = warpgroup_sizes(request, shape.key_tile);
     if (request.arch == 90 && request.has_own_instructions && of_warpgroup.suits() &&
         !request.kv_dtype && !request.mask.has_block_mask) {
         config.template_path = kFewByWarpgroups;
-        config.shared_bytes =
-            std::max(::sm80::few_bytes(sizes_of(shape), 1), ::sm90::few_layout(of_warpgroup).bytes);
+        config.block.shared_bytes =
+            std::max(::sm80::few_bytes(tile, 1), ::sm90::few_layout(of_warpgroup).bytes);
         config.reason += "; more than 16 rows by a warpgroup";
     } else {
         config.template_path = "forward_few.cu";
-        config.shared_bytes =
-            ::sm80::few_bytes(sizes_of(shape), ::sm80::most_few_tiles(sizes_of(shape)));
+        config.block.shared_bytes = ::sm80::few_bytes(tile, ::sm80::most_few_tiles(tile));
     }
     return config;
-}
-
-::sm80::TileSizes few_queries_sizes(const KernelConfig& config, const KernelRequest& request) {
-    return sizes(request, config.query_tile, config.key_tile, config.stages);
 }
 
 } // namespace flexc::plan::sm80

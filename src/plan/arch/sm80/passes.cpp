@@ -16,14 +16,6 @@ using Of = Length::Of;
 constexpr Region kDelta{"delta"}, kDqAccumulator{"dq_accumulator"},
     kPartialResults{"partial_results"};
 
-Launch launch(std::size_t kernel, const KernelConfig& config, Extent blocks) {
-    return {.kernel = kernel,
-            .entry = config.entry,
-            .blocks = std::move(blocks),
-            .threads = 32 * config.warps,
-            .shared_bytes = config.shared_bytes};
-}
-
 // Returns the number of floats in a workspace array with `columns` floats for each query.
 Extent query_rows(const Program& program, int columns) {
     if (program.options().query_layout == Layout::ragged)
@@ -35,7 +27,7 @@ Extent query_rows(const Program& program, int columns) {
 // one sequence after another.
 void make_persistent(const KernelConfig& main, Launch& launch) {
     launch.is_persistent = true;
-    launch.blocks_at_once = main.blocks_at_once;
+    launch.blocks_at_once = main.block.blocks_at_once;
 }
 
 // The launches of the kernel for few queries, with the blocks that a call of known lengths needs.
@@ -44,20 +36,21 @@ struct FewLaunches {
 };
 FewLaunches few_launches(const Program& program, std::size_t kernel, const KernelConfig& config) {
     const KernelRequest request = program.request(KernelKind::forward);
-    const ::sm80::TileSizes sizes = few_queries_sizes(config, request);
-    const int rows = sizes.query_tile * ::sm80::most_few_tiles(sizes);
-    Launch few = launch(kernel, config,
-                        {{{1, {{Of::few_parts}, {Of::kv_heads}, tiles_of(Of::few_rows, rows)}}}});
-    few.threads_y = ::sm80::few_warps(sizes);
-    const int of_tile = ::sm80::few_bytes(sizes, 1) - ::sm80::few_bytes(sizes, 0);
+    // Each block computes one or more such tiles.
+    const ::sm80::TileSizes tile = sizes(request, config.block);
+    const int rows = tile.query_tile * ::sm80::most_few_tiles(tile);
+    Launch few = launch_of(
+        kernel, config, {{{1, {{Of::few_parts}, {Of::kv_heads}, tiles_of(Of::few_rows, rows)}}}});
+    few.threads_y = ::sm80::few_warps(tile);
+    const int of_tile = ::sm80::few_bytes(tile, 1) - ::sm80::few_bytes(tile, 0);
     if (!is_of_warpgroups(config))
         few.used_shared_bytes = {
-            {{::sm80::few_bytes(sizes, 0)}, {of_tile, {tiles_of(Of::few_rows, sizes.query_tile)}}}};
+            {{::sm80::few_bytes(tile, 0)}, {of_tile, {tiles_of(Of::few_rows, tile.query_tile)}}}};
     few.starts_early =
         request.arch >= 90 && config.has_block_mask; // before the block mask is built
     few.writes = {kPartialResults};
     Launch merge =
-        launch(kernel, config, {{{1, {{Of::batch}, {Of::kv_heads}, {Of::merging_blocks}}}}});
+        launch_of(kernel, config, {{{1, {{Of::batch}, {Of::kv_heads}, {Of::merging_blocks}}}}});
     merge.entry = "flexc_merge_parts";
     merge.threads = 32;
     merge.threads_y = ::sm80::kMergingWarps;
@@ -86,11 +79,11 @@ PassPlan forward_of_few(const Program& program, const KernelConfig& main) {
 }
 
 PassPlan forward(const Program& program, const KernelConfig& main) {
-    if (main.has_few_queries) return forward_of_few(program, main);
+    if (main.sequences.has_few_queries) return forward_of_few(program, main);
     PassPlan pass;
     pass.kernels = {main};
-    pass.steps = {launch(0, main, query_tiles(program, main.query_tile))};
-    if (main.is_short) make_persistent(main, std::get<Launch>(pass.steps.back()));
+    pass.steps = {launch_of(0, main, query_tiles(program, main.block.query_tile))};
+    if (main.sequences.is_short) make_persistent(main, std::get<Launch>(pass.steps.back()));
     if (!program.mod().program.is_dense()) add_few_queries(program, pass);
     return pass;
 }
@@ -99,7 +92,7 @@ PassPlan forward(const Program& program, const KernelConfig& main) {
 void add_delta(const Program& program, bool has_sink, PassPlan& pass) {
     pass.steps.push_back(find_references(program, pass.main));
     const KernelConfig& kernel = pass.kernels.front();
-    Launch of_delta = launch(0, kernel, query_tiles(program, kernel.query_tile));
+    Launch of_delta = launch_of(0, kernel, query_tiles(program, kernel.block.query_tile));
     of_delta.writes = {kDelta};
     if (has_sink) {
         of_delta.reads.push_back(regions::row_statistics);
@@ -110,20 +103,20 @@ void add_delta(const Program& program, bool has_sink, PassPlan& pass) {
 
 PassPlan backward(const Program& program, const KernelConfig& main) {
     const bool is_split = main.kind == KernelKind::backward_dkdv;
-    // For short sequences, the main kernel computes dq too.
-    const bool is_fused = !is_split && !main.is_short;
+    const bool is_short = main.sequences.is_short; // the main kernel computes dq too
+    const bool is_fused = !is_split && !is_short;
     const int head_dim = program.options().head_dim;
     KernelRequest of_dq = program.request(KernelKind::backward_dq);
     of_dq.mask.has_block_mask = main.has_block_mask;
     const bool has_sink = program.mod().sink != ir::kNoNode;
     // A block that has a whole sequence computes delta and references of its queries itself, unless
     // a sink needs them before.
-    const bool has_delta = has_sink || !main.is_short;
+    const bool has_delta = has_sink || !is_short;
     PassPlan pass;
     if (has_delta) pass.kernels.push_back(delta_kernel());
     pass.main = pass.kernels.size();
     pass.kernels.push_back(main);
-    if (!main.is_short) pass.kernels.push_back(is_fused ? convert_kernel() : query_kernel(of_dq));
+    if (!is_short) pass.kernels.push_back(is_fused ? convert_kernel() : query_kernel(of_dq));
     if (has_sink) pass.kernels[0].reason += kBesideSink;
     if (has_delta)
         pass.workspace.push_back({.region = kDelta,
@@ -141,18 +134,18 @@ PassPlan backward(const Program& program, const KernelConfig& main) {
     add_fill_of_exact_sums(pass);
     if (has_delta) add_delta(program, has_sink, pass);
     const bool by_heads = is_split && pass.heads_at_once != passes::HeadsAtOnce::all;
-    Launch of_keys =
-        launch(pass.main, main,
-               by_heads ? key_tiles_of_each(main.key_tile) : key_tiles(program, main.key_tile));
+    Launch of_keys = launch_of(pass.main, main,
+                               by_heads ? key_tiles_of_each(main.block.key_tile)
+                                        : key_tiles(program, main.block.key_tile));
     if (has_delta) of_keys.reads = {kDelta, regions::row_statistics};
     if (is_fused) of_keys.writes = {kDqAccumulator};
     of_keys.by_heads = is_split;
-    if (main.is_short) make_persistent(main, of_keys);
-    pass.heads_have_own_keys = main.is_short && program.request(main.kind).gradients.by_batch;
+    if (is_short) make_persistent(main, of_keys);
+    pass.heads_have_own_keys = is_short && program.request(main.kind).gradients.by_batch;
     pass.steps.push_back(std::move(of_keys));
-    if (!main.is_short) {
+    if (!is_short) {
         Launch of_queries =
-            launch(2, pass.kernels[2], query_tiles(program, pass.kernels[2].query_tile));
+            launch_of(2, pass.kernels[2], query_tiles(program, pass.kernels[2].block.query_tile));
         of_queries.reads =
             is_fused ? std::vector{kDqAccumulator} : std::vector{kDelta, regions::row_statistics};
         pass.steps.push_back(std::move(of_queries));
@@ -191,10 +184,10 @@ void add_few_queries(const Program& program, PassPlan& pass) {
     pass.steps.insert(pass.steps.begin(), {std::move(launches.attend), std::move(launches.merge)});
 }
 
-::sm80::TileSizes sizes(const KernelRequest& request, int query_tile, int key_tile, int stages) {
-    return {.query_tile = query_tile,
-            .key_tile = key_tile,
-            .stages = stages,
+::sm80::TileSizes sizes(const KernelRequest& request, const BlockShape& block) {
+    return {.query_tile = block.query_tile,
+            .key_tile = block.key_tile,
+            .stages = block.stages,
             .head_dim = request.head_dim,
             .head_dim_v = request.head_dim_v,
             .element_bytes = static_cast<int>(size_of(request.dtype)),

@@ -13,20 +13,18 @@ inline constexpr std::string_view kName = "sm80";
 const Family& family();
 
 // Returns the sizes that determine a kernel's shared memory layout.
-::sm80::TileSizes sizes(const KernelRequest& request, int query_tile, int key_tile, int stages);
+::sm80::TileSizes sizes(const KernelRequest& request, const BlockShape& block);
 
 // Bytes that a kernel for short sequences may spill: values that are used once or twice a sequence.
 inline constexpr int kSpillsOfSequence = 64;
 // Returns how many blocks should be resident on a multiprocessor: the most that registers (so many
 // for each thread) and shared memory allow, so that loads of short sequences are always in flight.
-int blocks_at_once(const KernelRequest& request, int registers, int warps, int shared_bytes);
+int blocks_at_once(const KernelRequest& request, int registers, const BlockShape& block);
 
 std::vector<KernelConfig> forward_candidates(const KernelRequest& request, bool is_last_resort);
 // Returns the kernel for requests with few queries (forward only).
 KernelConfig few_queries_kernel(const KernelRequest& request);
 bool is_of_warpgroups(const KernelConfig& config); // its blocks of many rows use wgmma
-// Tile sizes of the kernel for few queries. Each of its blocks computes one or more such tiles.
-::sm80::TileSizes few_queries_sizes(const KernelConfig& config, const KernelRequest& request);
 // Adds the kernel for few queries to a forward pass, ahead of its last launch, which then skips the
 // requests that have few queries.
 void add_few_queries(const Program& program, PassPlan& pass);

@@ -7,6 +7,7 @@
 
 #include "plan/arch/sm90/sm90.h"
 #include "plan/work.h"
+#include "support/text.h"
 
 #include "sm90/register_form.h"
 
@@ -17,22 +18,14 @@ using ::sm90::BackwardShape, ::sm90::RegisterForm;
 
 struct FusedTile {
     int query_tile = 0;
-    bool stages_columns = false; // stages reads by column of the 2-D key index
-    bool stages_sums = false;    // sums by that index with MMAs
-    int d_scores_stages = 2;
-    int bias_stages = 0;              // tiles of the dense bias in shared memory
-    bool adds_bias_gradients = false; // adds tiles of the dense bias's gradient
-    int table_words = 0;              // for sums of tables or grids, of each warp that sums
-    int kind_words = 0;               // and for products that sum one of the tables
-    bool adds_biases_beside = false;  // adds narrow dense biases from the tiles that tables are of
-    int way_to_sum = 0;               // of ways_to_sum(): those of larger numbers are slower
-    bool has_slower_way = false;      // of which another follows
-    int grid_places = 0;              // number of digit places by which it sums grids
-    bool weighs_distances = false;    // sums diagonals of a tile beside that of dS
+    passes::TileSums sums = kNoTileSums;
+    BackwardStorage storage;
+    int way_to_sum = 0;          // of ways_to_sum(): those of larger numbers are slower
+    bool has_slower_way = false; // of which another follows
     RegisterForm form = RegisterForm::keeps_all;
     int saving_forms = 0; // number of forms of the same tile after this one
 
-    bool has_dense_bias() const { return bias_stages > 0 || adds_bias_gradients; }
+    bool has_dense_bias() const { return storage.bias_stages > 0 || sums.adds_bias_gradients; }
 };
 
 BackwardShape heads_of(const KernelRequest& request) {
@@ -48,10 +41,6 @@ bool shares_keys(const KernelRequest& request) { return heads_of(request).shares
 passes::Index2dReads index_2d_of(const KernelRequest& request) {
     return shares_keys(request) ? passes::Index2dReads{} : request.gradients.index_2d;
 }
-// Tiles of a dense bias leave no shared memory for it either.
-passes::Index2dReads index_2d_of(const KernelRequest& request, const FusedTile& tile) {
-    return tile.has_dense_bias() ? passes::Index2dReads{} : index_2d_of(request);
-}
 
 // Whether MMAs can sum a tile by the 2-D key index: its keys must be whole rows, and a row a whole
 // number of MMA steps.
@@ -64,25 +53,29 @@ bool sums_by_mma(const passes::Index2dReads& reads) {
 // Returns the sizes that determine the kernel's shared memory. It reserves the maximum for values
 // of a query, because what a program needs there is known only when its text is emitted.
 BackwardShape shape_of(const KernelRequest& request, const FusedTile& tile) {
-    const passes::Index2dReads index_2d = index_2d_of(request, tile);
+    const BackwardStorage& storage = tile.storage;
+    // Tiles of a dense bias leave no shared memory for a 2-D key index.
+    const passes::Index2dReads index_2d =
+        tile.has_dense_bias() ? passes::Index2dReads{} : index_2d_of(request);
     BackwardShape shape = heads_of(request);
     shape.query_tile = tile.query_tile;
-    shape.d_scores_stages = tile.d_scores_stages;
-    shape.bias_stages = tile.bias_stages;
+    shape.d_scores_stages = storage.d_scores_stages;
+    shape.bias_stages = storage.bias_stages;
     shape.bias_bytes = request.bias.bytes;
-    shape.adds_bias_gradients = tile.adds_bias_gradients;
+    shape.adds_bias_gradients = tile.sums.adds_bias_gradients;
     shape.biases_are_narrow = request.bias.has_narrow_gradient;
     shape.sums_tile = request.gradients.by_distance || index_2d.width != 0 ||
-                      tile.table_words > 0 || request.gradients.by_shift || tile.weighs_distances;
-    shape.table_words = tile.table_words + tile.kind_words;
+                      storage.table_words > 0 || request.gradients.by_shift ||
+                      tile.sums.weighs_distances;
+    shape.table_words = storage.table_words + storage.kind_words;
     shape.has_weighted_tile =
-        tile.weighs_distances || (request.gradients.weighs_tables && tile.table_words > 0);
+        tile.sums.weighs_distances || (request.gradients.weighs_tables && storage.table_words > 0);
     shape.row_bytes = shape.has_weighted_tile ? 0 : shape.most_row_bytes();
     shape.key_width = index_2d.width;
     shape.row_reads = index_2d.by_row;
-    shape.column_reads = tile.stages_columns ? index_2d.by_column : 0;
+    shape.column_reads = storage.stages_columns ? index_2d.by_column : 0;
     shape.column_bytes = index_2d.column_bytes;
-    shape.column_sums = tile.stages_sums && index_2d.sums_columns ? index_2d.width : 0;
+    shape.column_sums = storage.stages_sums && index_2d.sums_columns ? index_2d.width : 0;
     shape.has_block_mask = request.mask.has_block_mask;
     shape.is_ragged = request.sequences.is_ragged;
     // Persistent blocks pay off if blocks are short, or if some of them have no queries to visit.
@@ -165,20 +158,26 @@ bool suits(const KernelRequest& request, const FusedTile& tile) {
 std::optional<FusedTile> bias_tile_of(const KernelRequest& request) {
     if (shares_keys(request) || (request.bias.bytes == 0 && !request.bias.adds_gradients))
         return {};
-    for (FusedTile tile : {FusedTile{2 * kRowBlock, false, false, 2, 1},
-                           {2 * kRowBlock, false, false, 1, 1},
-                           {kRowBlock, false, false, 2, 2},
-                           {kRowBlock, false, false, 2, 1},
-                           {kRowBlock, false, false, 1, 1},
-                           {kRowBlock, false, false, 2, 0}}) {
-        tile.adds_bias_gradients = request.bias.adds_gradients;
-        if (tile.bias_stages > 0 && request.bias.bytes == 0) continue;
+    struct Stages {
+        int query_tile, of_d_scores, of_bias;
+    };
+    for (const Stages& stages : {Stages{2 * kRowBlock, 2, 1},
+                                 {2 * kRowBlock, 1, 1},
+                                 {kRowBlock, 2, 2},
+                                 {kRowBlock, 2, 1},
+                                 {kRowBlock, 1, 1},
+                                 {kRowBlock, 2, 0}}) {
+        const FusedTile tile{
+            .query_tile = stages.query_tile,
+            .sums = {.adds_bias_gradients = request.bias.adds_gradients},
+            .storage = {.d_scores_stages = stages.of_d_scores, .bias_stages = stages.of_bias}};
+        if (stages.of_bias > 0 && request.bias.bytes == 0) continue;
         // The second half of the queries waits in registers as dS, so gradients of biases must
         // equal dS.
         if (tile.query_tile > kRowBlock && !request.bias.has_gradient_of_score) continue;
         // Warps that add from the tile of dS release it one tile later than others do.
-        const bool reads_tile = tile.adds_bias_gradients && request.bias.has_narrow_gradient;
-        if (reads_tile && tile.d_scores_stages == 1) continue;
+        const bool reads_tile = request.bias.adds_gradients && request.bias.has_narrow_gradient;
+        if (reads_tile && stages.of_d_scores == 1) continue;
         if (tile.has_dense_bias() && suits(request, tile)) return tile;
     }
     return {};
@@ -188,14 +187,15 @@ std::optional<FusedTile> bias_tile_of(const KernelRequest& request) {
 // one by kinds is multiplied beside others, which takes memory of its own.
 std::optional<FusedTile> with_tables(const KernelRequest& request, FusedTile tile,
                                      bool multiplies_kinds, bool adds_biases_beside) {
-    tile.adds_biases_beside = adds_biases_beside;
-    tile.kind_words = multiplies_kinds ? ::sm90::kMostKindWords : 0;
+    tile.sums.sums_tables = true;
+    tile.sums.adds_biases_beside = adds_biases_beside;
+    tile.storage.kind_words = multiplies_kinds ? ::sm90::kMostKindWords : 0;
     // Tiles of weighted gradients have two stages; where there is no room, dS has one.
     const int fewest_stages = request.gradients.weighs_tables ? 1 : 2;
     for (const int words : {2048, 1024, 512})
         for (int stages = 2; stages >= fewest_stages; --stages) {
-            tile.table_words = words;
-            tile.d_scores_stages = stages;
+            tile.storage.table_words = words;
+            tile.storage.d_scores_stages = stages;
             if (fits(request, shape_of(request, tile))) return tile;
         }
     return std::nullopt;
@@ -218,9 +218,9 @@ std::optional<FusedTile> fastest_sums(const KernelRequest& request, const FusedT
 // Returns the tile with a tile of elements' gradients beside that of dS, whose diagonals are
 // summed, or nothing if there is no room.
 std::optional<FusedTile> with_weighted_distances(const KernelRequest& request, FusedTile tile) {
-    tile.weighs_distances = true;
+    tile.sums.weighs_distances = true;
     for (const int stages : {2, 1}) {
-        tile.d_scores_stages = stages;
+        tile.storage.d_scores_stages = stages;
         if (fits(request, shape_of(request, tile))) return tile;
     }
     return std::nullopt;
@@ -234,8 +234,8 @@ std::vector<FusedTile> ways_to_sum(const KernelRequest& request, const FusedTile
     const BufferGradients& gradients = request.gradients;
     if (gradients.grid_places > 0) {
         FusedTile of_grid = tile;
-        of_grid.grid_places = gradients.grid_places;
-        of_grid.table_words = ::sm90::grid_words(gradients.grid_places);
+        of_grid.sums.sums_grids = true;
+        of_grid.storage.table_words = ::sm90::grid_words(gradients.grid_places);
         if (fits(request, shape_of(request, of_grid))) return {of_grid};
     }
     const bool is_weighted = gradients.weighs_tables || gradients.weighs_distances;
@@ -247,7 +247,8 @@ std::vector<FusedTile> ways_to_sum(const KernelRequest& request, const FusedTile
     if (!fastest) return {tile};
     FusedTile slower = tile;
     if (!is_weighted) {
-        if (fastest->kind_words == 0 && !fastest->adds_biases_beside) return {*fastest};
+        if (fastest->storage.kind_words == 0 && !fastest->sums.adds_biases_beside)
+            return {*fastest};
         slower = with_tables(request, tile, false, false).value_or(tile);
     }
     if (request.work.is_large) return {slower};
@@ -324,7 +325,9 @@ std::vector<FusedTile> fused_tiles(const KernelRequest& request) {
         for (const bool stages_sums : {true, false}) {
             if (stages_sums && !sums_by_mma(index_2d)) continue;
             for (const int query_tile : {2 * kRowBlock, kRowBlock})
-                if (const FusedTile tile{query_tile, stages_columns, stages_sums};
+                if (const FusedTile tile{
+                        .query_tile = query_tile,
+                        .storage = {.stages_columns = stages_columns, .stages_sums = stages_sums}};
                     suits(request, tile)) {
                     const std::vector<FusedTile> ways = ways_to_sum(request, tile);
                     add(ways.front());
@@ -344,63 +347,50 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
     KernelConfig config;
     config.kind = KernelKind::backward_fused;
     config.family = kName;
-    config.has_mask_parts = true;
     const BackwardShape shape = with_query_sums(request, shape_of(request, tile));
     const bool shares = shape.shares_keys();
     config.template_path = shares ? "backward_wide_sm90.cu" : "backward_sm90.cu";
     config.entry = shares ? "flexc_backward_wide_sm90" : "flexc_backward_sm90";
-    config.query_tile = tile.query_tile;
-    config.key_tile = shape.key_tile();
-    config.warps = 4 * (::sm90::kConsumers + 1);
-    config.stages = ::sm90::kRingStages;
-    config.d_scores_stages = tile.d_scores_stages;
-    config.bias_stages = tile.bias_stages;
-    config.adds_bias_gradients = tile.adds_bias_gradients;
-    config.table_words = tile.table_words;
-    config.kind_words = tile.kind_words;
-    config.adds_biases_beside = tile.adds_biases_beside;
-    config.sums_shifts = request.gradients.by_shift;
-    config.grid_places = tile.grid_places;
-    config.weighs_distances = tile.weighs_distances;
-    config.saves_registers = static_cast<int>(tile.form);
-    config.reports_additions = !shares && !tile.adds_bias_gradients;
-    config.stores_dq_first = config.reports_additions && !request.deterministic;
-    config.query_sums = shape.query_sums;
-    config.key_width = shape.key_width;
-    config.is_persistent = shape.is_persistent;
-    config.writes_scores_once = !shares && writes_scores_once(request);
     // Persistent blocks use the remaining memory for the next tile's keys.
-    config.shared_bytes =
-        shape.is_persistent ? shared_memory_limit(request.arch) : backward_layout(shape).end;
-    config.stages_columns = tile.stages_columns;
-    config.stages_sums = tile.stages_sums;
+    config.block = {.query_tile = tile.query_tile,
+                    .key_tile = shape.key_tile(),
+                    .warps = 4 * (::sm90::kConsumers + 1),
+                    .stages = ::sm90::kRingStages,
+                    .shared_bytes = shape.is_persistent ? shared_memory_limit(request.arch)
+                                                        : backward_layout(shape).end,
+                    .is_persistent = shape.is_persistent};
+    config.form = {static_cast<int>(tile.form), !shares && writes_scores_once(request)};
+    config.sums = tile.sums;
+    config.sums.key_width = shape.key_width;
+    config.sums.sums_shifts = request.gradients.by_shift;
+    config.storage = tile.storage;
+    config.storage.query_sums = shape.query_sums;
     config.has_block_mask = request.mask.has_block_mask;
-    config.owns_keys = true;
     const bool is_last = at + 1 == all.size();
     // A few spilled words cost some percent, and the generic kernel has half the speed, unless
     // elements are added in memory one by one and nothing is summed on chip.
     const bool adds_elements = (request.gradients.by_element || request.gradients.by_table ||
                                 request.gradients.grid_places > 0) &&
-                               tile.table_words == 0 && config.key_width == 0;
+                               tile.storage.table_words == 0 && shape.key_width == 0;
     // Limits in bytes. A kernel that spills little is as fast in a form that saves registers. One
     // that spills more is faster with smaller tiles or, with kSavableOfElements, as the generic
     // kernel.
     constexpr int kSavable = 128, kSavableOfElements = 64;
-    config.saving_forms = tile.saving_forms;
-    const bool comes_again = config.saving_forms > 0;
-    const std::size_t next = at + static_cast<std::size_t>(config.saving_forms) + 1;
+    SpillLimits& spills = config.spills;
+    spills.saving_forms = tile.saving_forms;
+    const bool comes_again = spills.saving_forms > 0;
+    const std::size_t next = at + static_cast<std::size_t>(spills.saving_forms) + 1;
     const bool has_smaller = next < all.size() && all[next].way_to_sum == tile.way_to_sum;
-    config.savable_spills = adds_elements ? kSavableOfElements
-                            : has_smaller && !tile.has_dense_bias()
-                                ? kSavable
-                                : std::numeric_limits<int>::max();
+    spills.savable = adds_elements                           ? kSavableOfElements
+                     : has_smaller && !tile.has_dense_bias() ? kSavable
+                                                             : std::numeric_limits<int>::max();
     // In bytes; in all programs that were tried, the warps beside the MMAs spilled at most 24.
     constexpr int kMostBeside = 32;
     const bool precedes_beside = all.size() > at + 1 && tile.form == RegisterForm::keeps_all &&
                                  all[at + 1].form == RegisterForm::saves_beside;
-    config.beside_spills = precedes_beside && config.saving_forms > 1 && request.has_score_mod
-                               ? kMostBeside
-                               : std::numeric_limits<int>::max();
+    spills.beside = precedes_beside && spills.saving_forms > 1 && request.has_score_mod
+                        ? kMostBeside
+                        : std::numeric_limits<int>::max();
     // The bytes that a kernel may spill and is kept: those of the first row that holds.
     struct Tolerance {
         bool holds;
@@ -411,9 +401,9 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
         // The computation of an element takes far longer.
         {request.work.is_long && !is_last, kSpillsOfLong},
         // It takes longer, and forms seldom help.
-        {request.work.is_large && config.writes_scores_once, 64},
+        {request.work.is_large && config.form.writes_scores_once, 64},
         // Warps that sum tables or shifted reads spill, which no form avoids.
-        {is_first && (tile.table_words > 0 || tile.weighs_distances), 128},
+        {is_first && (tile.storage.table_words > 0 || tile.sums.weighs_distances), 128},
         {is_first && request.gradients.by_shift, 160},
         // What forms that save registers compute again costs more than a few words that are stored
         // once and read in each tile, but for those of warps that copy dense biases.
@@ -421,28 +411,28 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
         // Another form, or the generic kernel, is as fast.
         {comes_again || adds_elements, 0},
         // The generic kernel, which follows, has half the speed.
-        {is_last || tile.has_dense_bias() || config.key_width != 0 || tile.table_words > 0 ||
-             tile.weighs_distances,
+        {is_last || tile.has_dense_bias() || shape.key_width != 0 || tile.storage.table_words > 0 ||
+             tile.sums.weighs_distances,
          256},
         // Smaller tiles follow.
         {true, 128}};
-    config.tolerated_spills = std::ranges::find_if(tolerances, &Tolerance::holds)->bytes;
+    spills.tolerated = std::ranges::find_if(tolerances, &Tolerance::holds)->bytes;
     config.reason = "wgmma, dk and dv of a tile of keys, dq by ";
     config.reason +=
-        shares || tile.adds_bias_gradients ? "additions from registers" : "TMA reductions";
-    if (tile.adds_bias_gradients) config.reason += ", tiles of a dense bias's gradient";
+        shares || tile.sums.adds_bias_gradients ? "additions from registers" : "TMA reductions";
+    if (tile.sums.adds_bias_gradients) config.reason += ", tiles of a dense bias's gradient";
     if (request.deterministic) config.reason += ", in the order of keys";
     if (request.gradients.by_shift) config.reason += ", gradients of shifted reads by tiles";
-    if (tile.grid_places > 0)
+    if (tile.sums.sums_grids)
         config.reason += ", gradients of grids by distance in shared memory";
-    else if (tile.table_words > 0)
+    else if (tile.sums.sums_tables)
         config.reason += request.gradients.weighs_tables
                              ? ", gradients of tables in shared memory, from tiles beside dS"
                              : ", gradients of tables in shared memory";
-    if (tile.weighs_distances) config.reason += ", gradients by distance from tiles beside dS";
-    if (config.key_width != 0)
-        config.reason += ", a 2-D key index of " + std::to_string(config.key_width) + " columns";
-    if (tile.bias_stages > 0) config.reason += "; biases through shared memory";
+    if (tile.sums.weighs_distances) config.reason += ", gradients by distance from tiles beside dS";
+    if (shape.key_width != 0)
+        config.reason += formatted(", a 2-D key index of {} columns", shape.key_width);
+    if (tile.storage.bias_stages > 0) config.reason += "; biases through shared memory";
     if (at + static_cast<std::size_t>(tile.saving_forms) >= register_forms(request).size())
         config.reason += tile.way_to_sum > 0
                              ? "; faster sums of tables spilled registers"
@@ -450,63 +440,60 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
     if (tile.form == RegisterForm::subtracts_apart)
         config.reason += "; saves registers, references of large scores are subtracted apart";
     else if (tile.form != RegisterForm::keeps_all)
-        config.reason +=
-            "; saves registers in " + std::to_string(config.saves_registers) + " steps";
+        config.reason += formatted("; saves registers in {} steps", config.form.saves_registers);
     return config;
 }
 
-// Returns the configuration of a kernel that runs before or after the fused one.
-KernelConfig helper(KernelKind kind, std::string_view path, std::string_view entry,
-                    std::string_view reason) {
-    KernelConfig config;
-    config.kind = kind;
-    config.family = kName;
-    config.template_path = path;
-    config.entry = entry;
-    config.warps = 4;
-    config.reason = reason;
-    return config;
-}
+constexpr int kWarpsBeside = 4; // of kernels that run before or after the fused one
 
 } // namespace
 
 bool has_room_for_tables(const KernelRequest& request) {
     return std::ranges::any_of(fused_tiles(request),
-                               [](const FusedTile& tile) { return tile.table_words > 0; });
+                               [](const FusedTile& tile) { return tile.storage.table_words > 0; });
 }
 
 KernelConfig delta_kernel() {
-    KernelConfig config =
-        helper(KernelKind::delta, "backward_delta_sm90.cu", "flexc_backward_delta_sm90",
-               "row sums of d_out * o, and zeros for dq");
-    config.query_tile = kPaddedRows;
-    return config;
+    return {.kind = KernelKind::delta,
+            .family = kName,
+            .template_path = "backward_delta_sm90.cu",
+            .entry = "flexc_backward_delta_sm90",
+            .block = {.query_tile = kPaddedRows, .warps = kWarpsBeside},
+            .reason = "row sums of d_out * o, and zeros for dq"};
 }
 
 KernelConfig convert_kernel(int head_dim) {
-    KernelConfig config = helper(KernelKind::convert, "backward_convert_sm90.cu",
-                                 "flexc_backward_convert_sm90", "dq from its accumulator");
-    config.query_tile = kRowBlock;
     constexpr int kBarrierBytes = 16; // and a value that one thread passes to the others
-    config.shared_bytes = kRowBlock * head_dim * 4 + kBarrierBytes;
-    return config;
+    return {.kind = KernelKind::convert,
+            .family = kName,
+            .template_path = "backward_convert_sm90.cu",
+            .entry = "flexc_backward_convert_sm90",
+            .block = {.query_tile = kRowBlock,
+                      .warps = kWarpsBeside,
+                      .shared_bytes = kRowBlock * head_dim * 4 + kBarrierBytes},
+            .reason = "dq from its accumulator"};
 }
 
+// Tiles of these two are distances, one for each thread.
 KernelConfig expand_kernel() {
-    KernelConfig config =
-        helper(KernelKind::expand, "backward_expand_sm90.cu", "flexc_backward_expand_sm90",
-               "values that use q_idx - kv_idx, one for each distance");
-    config.key_tile = kPaddedRows; // distances of a block, one for each thread
-    return config;
+    return {.kind = KernelKind::expand,
+            .family = kName,
+            .template_path = "backward_expand_sm90.cu",
+            .entry = "flexc_backward_expand_sm90",
+            .block = {.key_tile = kPaddedRows, .warps = kWarpsBeside},
+            .reason = "values that use q_idx - kv_idx, one for each distance"};
 }
 
-KernelConfig fold_kernel(const KernelConfig& main) {
-    KernelConfig config =
-        helper(KernelKind::fold, "backward_fold_sm90.cu", "flexc_backward_fold_sm90",
-               "gradients through values that use q_idx - kv_idx, from sums over diagonals");
-    config.key_tile = kPaddedRows;
-    config.grid_places = main.grid_places;
-    config.weighs_distances = main.weighs_distances;
+KernelConfig fold_kernel(const passes::TileSums& of_main) {
+    KernelConfig config = {
+        .kind = KernelKind::fold,
+        .family = kName,
+        .template_path = "backward_fold_sm90.cu",
+        .entry = "flexc_backward_fold_sm90",
+        .block = {.key_tile = kPaddedRows, .warps = kWarpsBeside},
+        .reason = "gradients through values that use q_idx - kv_idx, from sums over diagonals"};
+    config.sums.sums_grids = of_main.sums_grids;
+    config.sums.weighs_distances = of_main.weighs_distances;
     return config;
 }
 

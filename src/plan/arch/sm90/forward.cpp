@@ -458,17 +458,21 @@ int aligned_step(const KernelRequest& request, const ForwardSchedule& shape) {
     return tile == request.terms.with_aligned_tables.tiles.end() ? 0 : tile->step;
 }
 
-Decomposition decomposition_of(Reads reads) {
+Decomposition decomposition_of(const KernelRequest& request, Reads reads) {
+    using enum Decomposition::Of;
+    const ScoreTerms& terms = request.terms;
     switch (reads) {
-    case Reads::by_index_2d: return Decomposition::by_index_2d;
-    case Reads::by_kinds: return Decomposition::by_kinds;
-    case Reads::from_aligned_tables: return Decomposition::with_aligned_tables;
-    case Reads::from_tables: return Decomposition::with_tables;
-    case Reads::with_shifts: return Decomposition::with_shifts;
+    case Reads::by_index_2d: return {.of = by_index_2d, .key_width = terms.by_index_2d.keys.width};
+    case Reads::by_kinds: return {.of = by_kinds};
+    case Reads::from_aligned_tables: return {.of = with_aligned_tables};
+    case Reads::from_tables: return {.of = with_tables};
+    case Reads::with_shifts:
+        return {.of = with_shifts,
+                .shifted_reads = static_cast<int>(terms.with_shifts.front().tiles.size())};
     case Reads::plain:
     case Reads::beside_copies: break;
     }
-    return Decomposition::plain;
+    return {.of = plain};
 }
 
 KernelConfig configured(const KernelRequest& request, const ForwardSchedule& schedule,
@@ -478,16 +482,15 @@ KernelConfig configured(const KernelRequest& request, const ForwardSchedule& sch
     config.family = kName;
     config.template_path = "forward_sm90.cu";
     config.entry = "flexc_forward_sm90";
-    config.query_tile = 64 * schedule.consumers;
-    config.key_tile = schedule.key_tile;
-    config.warps = 4 * (schedule.consumers + 1);
-    config.stages = kForwardStages;
     const ::sm90::ForwardSizes sizes = sizes_of(request, schedule, reads);
-    config.shared_bytes = ::sm90::forward_layout(sizes).bytes;
+    config.block = {.query_tile = sizes.query_tile,
+                    .key_tile = sizes.key_tile,
+                    .warps = 4 * (schedule.consumers + 1),
+                    .stages = sizes.stages,
+                    .shared_bytes = ::sm90::forward_layout(sizes).bytes};
     config.schedule = schedule;
-    config.decomposition = decomposition_of(reads);
+    config.decomposition = decomposition_of(request, reads);
     config.copies_keys = sizes.copies_keys;
-    config.has_mask_parts = true;
     Forward forward{.has_registers_for_columns =
                         schedule.consumers == 2 && !is_wide(request) &&
                         accumulators(request, schedule, reads) + schedule.key_tile / 4 <= 192,
@@ -505,7 +508,7 @@ KernelConfig configured(const KernelRequest& request, const ForwardSchedule& sch
     constexpr int kSpillsOutside = 8;
     const bool may_spill_little = reads == Reads::from_aligned_tables ||
                                   (reads == Reads::from_tables && request.work.computes_much());
-    config.tolerated_spills =
+    config.spills.tolerated =
         request.work.is_long          ? kSpillsOfLong
         : reads == Reads::with_shifts ? kSpillsOfShifts
         : may_spill_little            ? kSpillsOfTables
@@ -538,18 +541,17 @@ KernelConfig configured(const KernelRequest& request, const ForwardSchedule& sch
         config.reason += ", keys first to which most is added";
     }
     if (reads == Reads::with_shifts) {
-        config.shifted_reads = static_cast<int>(request.terms.with_shifts.front().tiles.size());
-        config.reason += ", shifted reads by tiles: " + std::to_string(config.shifted_reads);
+        config.reason +=
+            formatted(", shifted reads by tiles: {}", config.decomposition.shifted_reads);
         if (sizes.shifted_end_bytes != 0) config.reason += ", beyond all clamps by lines";
     }
     if (reads == Reads::beside_copies) {
         config.reason += ", keys copied by threads: ";
         config.reason += why_copied(request);
     }
-    if (reads == Reads::by_index_2d) {
-        config.key_width = request.terms.by_index_2d.keys.width;
-        config.reason += ", a 2-D key index of " + std::to_string(config.key_width) + " columns";
-    }
+    if (reads == Reads::by_index_2d)
+        config.reason +=
+            formatted(", a 2-D key index of {} columns", config.decomposition.key_width);
     config.of_family = std::move(forward);
     return config;
 }
@@ -679,12 +681,12 @@ void pass_over_step(KernelConfig& config, const KernelConfig& next) {
     constexpr int kSavable = 256;
     const ForwardSchedule &shape = *config.schedule, &smaller = *next.schedule;
     if (shape.consumers != smaller.consumers || shape.overlaps != smaller.overlaps ||
-        config.stages_tables() != next.stages_tables() ||
+        config.decomposition.stages_tables() != next.decomposition.stages_tables() ||
         shape.key_tile - smaller.key_tile > kLeastStep)
         return;
-    config.saving_forms = 1;
-    config.savable_spills = kSavable;
-    config.beside_spills = std::numeric_limits<int>::max();
+    config.spills.saving_forms = 1;
+    config.spills.savable = kSavable;
+    config.spills.beside = std::numeric_limits<int>::max();
 }
 
 } // namespace
@@ -733,7 +735,7 @@ std::vector<KernelConfig> forward_candidates(const KernelRequest& asked) {
     if (request.schedule) {
         KernelConfig config =
             configured(request, *request.schedule, reads_of(request, *request.schedule));
-        config.tolerated_spills = std::numeric_limits<int>::max();
+        config.spills.tolerated = std::numeric_limits<int>::max();
         config.reason += "; asked for";
         return {config};
     }
@@ -750,8 +752,8 @@ std::vector<KernelConfig> forward_candidates(const KernelRequest& asked) {
     // The generic kernel, which follows, has half the speed; spilling these bytes costs less.
     constexpr int kSpillsOfLast = 64;
     if (!candidates.empty())
-        candidates.back().tolerated_spills =
-            std::max(candidates.back().tolerated_spills, kSpillsOfLast);
+        candidates.back().spills.tolerated =
+            std::max(candidates.back().spills.tolerated, kSpillsOfLast);
     return candidates;
 }
 

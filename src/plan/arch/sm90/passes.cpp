@@ -29,14 +29,6 @@ constexpr Length kBatch{Of::batch}, kHeads{Of::heads}, kKvHeads{Of::kv_heads};
 // Kernels read and write whole tiles.
 constexpr Length kPaddedQueries{Of::queries, 0, kPaddedRows}, kPaddedKeys{Of::keys, 0, kPaddedRows};
 
-Launch launch(std::size_t kernel, const KernelConfig& config, Extent blocks) {
-    return {.kernel = kernel,
-            .entry = config.entry,
-            .blocks = std::move(blocks),
-            .threads = 32 * config.warps,
-            .shared_bytes = config.shared_bytes};
-}
-
 // Blocks that each compute `step` distances of a head.
 Extent distance_blocks(int step) {
     return {{{1, {kBatch, kHeads, tiles_of(Of::queries, step)}},
@@ -132,15 +124,16 @@ PassPlan forward(const Program& program, const KernelConfig& main) {
     // added to products is divided by the scale.
     const bool divides = forward.sizes.has_addend_step() || forward.sizes.adds_kinds() ||
                          program.request(KernelKind::forward).terms.plain.adds_keys_alone ||
-                         main.decomposition == Decomposition::with_aligned_tables ||
+                         main.decomposition.of == Decomposition::Of::with_aligned_tables ||
                          forward.starts_with_tables || forward.sizes.starts_with_distances;
     pass.least_scale = divides ? 0x1p-20F : std::numeric_limits<float>::denorm_min();
-    if (main.key_width != 0) pass.key_offset_step = main.key_width; // a row of the 2-D key index
+    if (main.decomposition.key_width != 0) // a row of the 2-D key index
+        pass.key_offset_step = main.decomposition.key_width;
     pass.small_buffers = small_buffers(program.mod());
     if (const ir::NodeId read = program.decomposed(main).parts.bias_read; read != ir::kNoNode)
         pass.copied_biases = {copied_bias_of(program.decomposed(main).mod, read)};
     if (forward.expands()) add_tabulated(forward, program.decomposed(main).parts.kinds, pass);
-    Launch attend = launch(0, main, query_tiles(program, main.query_tile));
+    Launch attend = launch_of(0, main, query_tiles(program, main.block.query_tile));
     attend.is_persistent = attend.has_queue = true;
     attend.tensor_maps = Launch::Maps::forward;
     if (forward.tabulated.distances > 0) attend.reads.push_back(kDistanceValues);
@@ -156,16 +149,20 @@ PassPlan backward(const Program& program, const KernelConfig& main) {
     const int head_dim = program.options().head_dim;
     const bool deterministic = program.options().deterministic;
     const auto expanded = static_cast<int>(passes::distance_values(mod).size());
-    const bool sums_distances = passes::sums_by(
-        mod, passes::GradientSum::distance,
-        {.sums_grids = main.grid_places > 0, .weighs_distances = main.weighs_distances});
+    const bool sums_distances = passes::sums_by(mod, passes::GradientSum::distance, main.sums);
+    // A distance of grids has a sum for each way in which digits borrow.
+    const int sums_of_distance = main.sums.sums_grids ? 1 << mod.digit_places.size() : 1;
+    // Blocks report when they have added to dq; the first one may then store instead of adding.
+    const bool reports_additions = !shares_keys_between_warpgroups(program.request(main.kind)) &&
+                                   !main.sums.adds_bias_gradients;
+    const bool stores_dq_first = reports_additions && !deterministic;
     PassPlan pass;
     pass.kernels = {delta_kernel(), main, convert_kernel(head_dim)};
     pass.main = 1;
     const bool has_sink = mod.sink != ir::kNoNode;
     if (has_sink) pass.kernels[0].reason += kBesideSink;
-    if (main.key_width != 0) pass.key_offset_step = main.key_width;
-    if (main.grid_places > 0 && passes::is_grid_aligned(mod))
+    if (main.sums.key_width != 0) pass.key_offset_step = main.sums.key_width;
+    if (main.sums.sums_grids && passes::is_grid_aligned(mod))
         pass.query_offset_step = pass.key_offset_step = ::sm90::kGridStep;
     pass.tiled_biases = tiled_biases(mod, main);
     pass.small_buffers = small_buffers(mod);
@@ -188,7 +185,7 @@ PassPlan backward(const Program& program, const KernelConfig& main) {
             {.region = kDqSemaphores, .elements = padded_query_rows(program, 1, kRowBlock)});
     add_row_statistics(program, pass);
     if (sums_distances)
-        region(kDistanceSums, &Arguments::distance_sums, of_distances(1 << main.grid_places),
+        region(kDistanceSums, &Arguments::distance_sums, of_distances(sums_of_distance),
                deterministic ? sizeof(exact::Sum) : sizeof(float));
     if (expanded > 0) region(kDistanceValues, &Arguments::distance_values, of_distances(expanded));
     add_exact_sums(program, pass);
@@ -198,19 +195,19 @@ PassPlan backward(const Program& program, const KernelConfig& main) {
         pass.workspace.back().of_stored_gradients = true;
     }
     std::vector<Region> counters; // of blocks; the delta kernel clears them
-    if (main.reports_additions) {
+    if (reports_additions) {
         region(kBlocksDone, &Arguments::blocks_done, {{{1, {kBatch, kKvHeads}}}}, sizeof(int));
         // Requests of ragged keys have different numbers of blocks.
         if (mod.program.is_dense())
             pass.length_arguments.push_back({argument(&Arguments::blocks_of_head),
-                                             {{{1, {tiles_of(Of::keys, main.key_tile)}}}}});
+                                             {{{1, {tiles_of(Of::keys, main.block.key_tile)}}}}});
         counters.push_back(kBlocksDone);
     }
-    if (main.is_persistent) {
+    if (main.block.is_persistent) {
         region(kTilesTaken, &Arguments::tiles_taken, {{{1, {}}}}, sizeof(int));
         counters.push_back(kTilesTaken);
     }
-    if (main.stores_dq_first) {
+    if (stores_dq_first) {
         region(kRowBlockStates, &Arguments::row_block_states,
                padded_query_rows(program, 1, kRowBlock), sizeof(int));
         counters.push_back(kRowBlockStates);
@@ -222,38 +219,40 @@ PassPlan backward(const Program& program, const KernelConfig& main) {
     if (!pass.stored_gradients.buffers.empty()) pass.steps.push_back(Fill{kStoredTiles});
     add_fill_of_exact_sums(pass);
     if (expanded > 0) {
-        Launch expand = launch(pass.kernels.size(), expand_kernel(), distance_blocks(kPaddedRows));
+        Launch expand =
+            launch_of(pass.kernels.size(), expand_kernel(), distance_blocks(kPaddedRows));
         expand.writes = {kDistanceValues};
         pass.steps.push_back(std::move(expand));
         pass.kernels.push_back(expand_kernel());
     }
     pass.steps.push_back(find_references(program, pass.main));
-    Launch delta = launch(0, pass.kernels[0], query_tiles(program, kPaddedRows));
+    Launch delta = launch_of(0, pass.kernels[0], query_tiles(program, kPaddedRows));
     delta.starts_early = true;
     delta.writes = {regions::row_statistics, kDqAccumulator};
     if (has_sink) delta.reads = {regions::row_statistics};
     delta.writes.insert(delta.writes.end(), counters.begin(), counters.end());
     pass.steps.push_back(std::move(delta));
-    Launch fused = launch(1, main, key_tiles(program, main.key_tile));
+    Launch fused = launch_of(1, main, key_tiles(program, main.block.key_tile));
     fused.tensor_maps = Launch::Maps::backward;
     fused.starts_early = true;
-    fused.is_persistent = main.is_persistent;
+    fused.is_persistent = main.block.is_persistent;
     fused.reads = {regions::row_statistics};
     fused.writes = {kDqAccumulator};
     fused.writes.insert(fused.writes.end(), counters.begin(), counters.end());
     if (expanded > 0) fused.reads.push_back(kDistanceValues);
     if (sums_distances) fused.writes.push_back(kDistanceSums);
     pass.steps.push_back(std::move(fused));
-    Launch convert = launch(2, pass.kernels[2], query_tiles(program, kRowBlock));
+    Launch convert = launch_of(2, pass.kernels[2], query_tiles(program, kRowBlock));
     convert.starts_early = true;
     convert.reads = {kDqAccumulator};
-    if (main.reports_additions) convert.reads.push_back(kBlocksDone);
+    if (reports_additions) convert.reads.push_back(kBlocksDone);
     pass.steps.push_back(std::move(convert));
     if (sums_distances) {
-        Launch fold = launch(pass.kernels.size(), fold_kernel(main), distance_blocks(kPaddedRows));
+        const KernelConfig kernel = fold_kernel(main.sums);
+        Launch fold = launch_of(pass.kernels.size(), kernel, distance_blocks(kPaddedRows));
         fold.reads = {kDistanceSums};
         pass.steps.push_back(std::move(fold));
-        pass.kernels.push_back(fold_kernel(main));
+        pass.kernels.push_back(kernel);
     }
     add_rounding(program, pass);
     return pass;
@@ -290,7 +289,7 @@ std::string describe(const KernelConfig& config) {
     if (forward->sizes.pair_kinds != 0)
         text += "    tabulated before it, once for all heads: the kind of each pair of a query and "
                 "a key, a byte\n";
-    if (config.stages_tables()) text += tables_of(*forward);
+    if (config.decomposition.stages_tables()) text += tables_of(*forward);
     return text;
 }
 

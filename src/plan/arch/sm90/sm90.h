@@ -48,6 +48,6 @@ bool has_room_for_tables(const KernelRequest& request); // whether some tile sum
 KernelConfig delta_kernel();
 KernelConfig convert_kernel(int head_dim);
 KernelConfig expand_kernel();
-KernelConfig fold_kernel(const KernelConfig& main);
+KernelConfig fold_kernel(const passes::TileSums& of_main);
 
 } // namespace flexc::plan::sm90
