@@ -132,7 +132,7 @@ Result<plan::KernelPlan> plan_of(const plan::Program& program) {
 
 std::string mod_text(const plan::Program& program, const KernelConfig& config) {
     const CompileOptions& options = program.options();
-    const passes::DecomposedMod& decomposed = program.decomposed(config);
+    const passes::DecomposedMod& decomposed = program.decomposed(config.decomposition);
     const bool is_whole = config.decomposition.of == plan::Decomposition::Of::none;
     return cuda::emit_mod(is_whole ? program.mod() : decomposed.mod,
                           is_whole ? passes::ScoreParts{} : decomposed.parts, config,

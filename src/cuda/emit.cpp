@@ -81,7 +81,8 @@ class Emitter {
                 first_kv_head();
                 text_ += emit_gradients(layout_, gradients(), config_.sums) +
                          emit_table_gradients(layout_, config_, gradients());
-                if (config_.sequences.is_short) text_ += emit_shared_gradient(layout_, gradients());
+                if (config_.sequences.is_short)
+                    text_ += emit_shared_gradient(layout_, gradients(), config_.sums);
             }
         }
         if (has_backward_policies(config_))

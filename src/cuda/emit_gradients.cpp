@@ -296,11 +296,11 @@ std::string emit_gradients(const Layout& layout, const std::vector<passes::ReadG
 }
 
 std::string emit_shared_gradient(const Layout& layout,
-                                 const std::vector<passes::ReadGradient>& gradients) {
+                                 const std::vector<passes::ReadGradient>& gradients,
+                                 passes::TileSums tile) {
     std::vector<Entry> summed;
     std::vector<NodeId> indices;
     for (std::size_t i = 0; i < gradients.size(); ++i) {
-        const passes::TileSums tile{.sums_batches = true};
         if (passes::gradient_sum(layout.mod(), gradients[i], tile) != passes::GradientSum::batch)
             continue;
         const auto& operands = layout.node(gradients[i].read).operands;

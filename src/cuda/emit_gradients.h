@@ -26,7 +26,8 @@ std::string emit_gradients(const Layout& layout, const std::vector<passes::ReadG
 
 // Gradients that a backward of short sequences sums over all sequences of a head.
 std::string emit_shared_gradient(const Layout& layout,
-                                 const std::vector<passes::ReadGradient>& gradients);
+                                 const std::vector<passes::ReadGradient>& gradients,
+                                 passes::TileSums tile);
 
 // How a warp-specialized backward sums the gradient of each read, and where it adds the sum.
 // come_from_elements: some are added element by element rather than from tiles of dS.

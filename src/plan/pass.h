@@ -135,7 +135,7 @@ struct Launch {
     std::optional<MaskTiling> block_mask = {}; // the one that it reads
     std::vector<Region> reads = {}, writes = {};
 };
-// Returns a launch of the kernel at that place of PassPlan::kernels, by its own entry.
+// kernel: where `config` is in PassPlan::kernels.
 Launch launch_of(std::size_t kernel, const KernelConfig& config, Extent blocks);
 // One launch for each exactly summed gradient, which rounds its sums and adds them to the gradient.
 struct RoundSums {

@@ -253,29 +253,25 @@ Result<std::vector<Variant>> backward_variants(const Program& program) {
 KernelConfig block_mask_builder(const passes::Mod& mod) {
     using analysis::Dependence;
     const Dependence reads = mod.dependence[mod.mask];
-    KernelConfig config;
-    config.kind = KernelKind::block_mask;
-    config.template_path = "plan.cu";
-    config.entry = "flexc_plan_tiles";
-    config.block.warps = 8;
-    config.block_mask_facts = {.by_batch = reads.has(Dependence::b),
-                               .by_head = reads.has(Dependence::h),
-                               .queries = mod.program.query_layout,
-                               .keys = mod.program.key_layout};
-    config.reason = mod.mask_tier == analysis::MaskTier::tile_tests
-                        ? "tiles by intervals, then by their elements"
-                        : "tiles by their elements";
-    return config;
+    const bool has_intervals = mod.mask_tier == analysis::MaskTier::tile_tests;
+    return {.kind = KernelKind::block_mask,
+            .template_path = "plan.cu",
+            .entry = "flexc_plan_tiles",
+            .block = {.warps = 8},
+            .block_mask_facts = BlockMaskFacts{.by_batch = reads.has(Dependence::b),
+                                               .by_head = reads.has(Dependence::h),
+                                               .queries = mod.program.query_layout,
+                                               .keys = mod.program.key_layout},
+            .reason = has_intervals ? "tiles by intervals, then by their elements"
+                                    : "tiles by their elements"};
 }
 
 KernelConfig length_reader() {
-    KernelConfig config;
-    config.kind = KernelKind::lengths;
-    config.template_path = "lengths.cu";
-    config.entry = "flexc_read_lengths";
-    config.block.warps = 16;
-    config.reason = "records of requests from arrays on the device";
-    return config;
+    return {.kind = KernelKind::lengths,
+            .template_path = "lengths.cu",
+            .entry = "flexc_read_lengths",
+            .block = {.warps = 16},
+            .reason = "records of requests from arrays on the device"};
 }
 
 Result<std::optional<ForwardSchedule>> asked_schedule(const Program& program) {

@@ -282,12 +282,12 @@ KernelRequest Program::backward_request(KernelRequest request) const {
     return request;
 }
 
-const passes::DecomposedMod& Program::decomposed(const KernelConfig& config) const {
+const passes::DecomposedMod& Program::decomposed(const Decomposition& how) const {
     using enum Decomposition::Of;
-    switch (config.decomposition.of) {
+    switch (how.of) {
     case with_aligned_tables: return decomposed_with_aligned_tables_;
     case with_tables: return decomposed_with_tables_;
-    case with_shifts: return *(decomposed_with_shifts_.end() - config.decomposition.shifted_reads);
+    case with_shifts: return *(decomposed_with_shifts_.end() - how.shifted_reads);
     case by_kinds: return decomposed_with_kinds_;
     case by_index_2d: return *decomposed_by_index_2d_;
     case plain:

@@ -20,9 +20,9 @@ class Program {
     const passes::Mod& mod() const { return mod_; }
     const CompileOptions& options() const { return options_; }
     const Target& target() const { return target_; }
-    // The score mod, decomposed for this kernel: with a 2-D key index, tables in shared memory,
-    // copied tiles of shifted reads, products by kinds of keys, or none of these.
-    const passes::DecomposedMod& decomposed(const KernelConfig& config) const;
+    // The score mod, decomposed: with a 2-D key index, tables in shared memory, copied tiles of
+    // shifted reads, products by kinds of keys, or none of these.
+    const passes::DecomposedMod& decomposed(const Decomposition& how) const;
 
     // Whether ranges computed in the kernel cannot tell which tiles to visit.
     bool needs_block_mask() const { return needs_block_mask_; }

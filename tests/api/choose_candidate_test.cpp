@@ -188,7 +188,7 @@ TEST_CASE("room changes nothing about the choice") {
         const Choice one = choose(candidates, alone, false),
                      other = choose(candidates, beside, true);
         REQUIRE(one.at == other.at);
-        REQUIRE(one.spills.tolerated == other.spills.tolerated);
+        REQUIRE(one.tolerated_spills == other.tolerated_spills);
         // Whoever is kept spills no more than any that was tried.
         const int spills = outcomes[one.at].spills;
         for (const std::size_t at : alone.asked())

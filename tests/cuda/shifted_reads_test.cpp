@@ -108,7 +108,7 @@ std::vector<int> check(const Case& one, std::mt19937& random, int rounds) {
     const plan::KernelConfig config = plan::candidates(request).front();
     REQUIRE(plan::sm90::forward_of(config) != nullptr);
     CHECK(config.decomposition.shifted_reads >= static_cast<int>(one.least_tiles));
-    const passes::DecomposedMod& decomposed = program.decomposed(config);
+    const passes::DecomposedMod& decomposed = program.decomposed(config.decomposition);
     const test::HostModule module(
         std::string(kText),
         cuda::emit_mod(decomposed.mod, decomposed.parts, config, {.dtype = DType::bf16}));

@@ -130,9 +130,9 @@ PassPlan forward(const Program& program, const KernelConfig& main) {
     if (main.decomposition.key_width != 0) // a row of the 2-D key index
         pass.key_offset_step = main.decomposition.key_width;
     pass.small_buffers = small_buffers(program.mod());
-    if (const ir::NodeId read = program.decomposed(main).parts.bias_read; read != ir::kNoNode)
-        pass.copied_biases = {copied_bias_of(program.decomposed(main).mod, read)};
-    if (forward.expands()) add_tabulated(forward, program.decomposed(main).parts.kinds, pass);
+    const auto& [mod, parts] = program.decomposed(main.decomposition);
+    if (parts.bias_read != ir::kNoNode) pass.copied_biases = {copied_bias_of(mod, parts.bias_read)};
+    if (forward.expands()) add_tabulated(forward, parts.kinds, pass);
     Launch attend = launch_of(0, main, query_tiles(program, main.block.query_tile));
     attend.is_persistent = attend.has_queue = true;
     attend.tensor_maps = Launch::Maps::forward;
