@@ -64,7 +64,7 @@ extern "C" bool run(const unsigned long long* words, const KernelArguments* atte
             const TableTile tile(*attention, arguments, place, panel,
                                  shared.base + kLayout.tables + warp * 4 * kWords);
             const float largest = tile.largest();
-            if (largest != 0) add_tables(tile, largest);
+            if (largest != 0) add_tables<-1>(tile, largest);
         });
         for (int i = 0; i < kWords; ++i)
             is_clear =

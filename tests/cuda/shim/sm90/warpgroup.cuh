@@ -42,6 +42,8 @@ inline void load_shared(unsigned from, unsigned (&x)[2]) {
 inline void load_matrices(unsigned, unsigned& x, unsigned& y, unsigned& z, unsigned& w) {
     x = y = z = w = 0;
 }
+inline void load_transposed(unsigned, unsigned (&words)[2]) { words[0] = words[1] = 0; }
+inline void publish_shared() {}
 inline void store_shared(unsigned to, float x, float y, float z, float w) {
     const float words[] = {x, y, z, w};
     std::memcpy(memory_of_block + to, words, sizeof words);
@@ -66,6 +68,11 @@ inline void store_float(float* to, float x) { *to = x; }
 inline void store_floats(float* to, const float* four) {
     if (reinterpret_cast<unsigned long long>(to) % 16 != 0) std::abort();
     std::copy_n(four, 4, to);
+}
+inline void add_floats(float* to, const float* four) {
+    if (reinterpret_cast<unsigned long long>(to) % 16 != 0) std::abort();
+    for (int i = 0; i < 4; ++i)
+        add_float(to + i, four[i]);
 }
 inline void store_float_if(bool condition, float* to, float x) {
     if (condition) store_float(to, x);
