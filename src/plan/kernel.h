@@ -15,19 +15,20 @@
 
 namespace flexc::plan {
 
-// A block of threads. mod.cuh has each of these as a constant that every template reads: kQueryTile
-// ... kPersistent.
+// A block of threads: arguments of every template, which reads them as constants of mod.cuh,
+// kQueryTile to kPersistent.
 struct BlockShape {
     int query_tile = 0, key_tile = 0;
     int warps = 0;
     int stages = 1;             // of tiles that are loaded ahead
     int shared_bytes = 0;       // dynamic
     int blocks_at_once = 1;     // resident blocks on a multiprocessor
-    bool is_persistent = false; // launched at most once per multiprocessor, it loops over tiles
+    bool is_persistent = false; // one for each multiprocessor at most, which loops over tiles
     int threads() const { return 32 * warps; }
 };
 
-// The form of a template's code: what it computes is the same in all.
+// The form of a template's code, which computes the same in all: kSavesRegisters of mod.cuh, and
+// ScoreDerivative::kIsWrittenOnce.
 struct CodeForm {
     int saves_registers = 0; // each higher one needs fewer registers and is slower
     // One copy of the code for a tile's elements serves all kinds of tiles.
@@ -63,7 +64,8 @@ struct SequenceSizes {
 // Of a kernel that sums nothing from whole tiles.
 inline constexpr passes::TileSums kNoTileSums = {.adds_bias_gradients = false};
 
-// What a backward has in shared memory beside the tiles that every program needs.
+// What a backward has in shared memory beside the tiles that every program needs; constants of
+// policies in mod.cuh.
 struct BackwardStorage {
     int d_scores_stages = 2; // tiles of dS, where warps are specialized
     int bias_stages = 0;     // copied tiles of the dense bias
@@ -97,7 +99,7 @@ struct BlockMaskFacts {
     bool is_dense() const { return queries == Layout::dense && keys == Layout::dense; }
 };
 
-// The tiles of the block mask that a kernel reads, and which requests have rows in it.
+// The tiles of the block mask that a launch reads, and which requests have rows in it.
 struct MaskTiling {
     int query_tile = 0, key_tile = 0;
     bool by_keys = false; // a row of the block mask is a tile of keys, not of queries
