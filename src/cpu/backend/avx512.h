@@ -21,27 +21,33 @@ FLEXC_AVX512_INLINE void store(float* to, Vector x) { _mm512_storeu_ps(to, x); }
 FLEXC_AVX512_INLINE Vector product(Vector x, Vector y) { return _mm512_mul_ps(x, y); }
 FLEXC_AVX512_INLINE Vector fused(Vector x, Vector y, Vector z) { return _mm512_fmadd_ps(x, y, z); }
 
-// Adds adjacent pairs, with the sums of x and of y interleaved.
-FLEXC_AVX512_INLINE Vector add_halves(Vector x, Vector y) {
-    return _mm512_add_ps(_mm512_unpacklo_ps(x, y), _mm512_unpackhi_ps(x, y));
+// The sum of each of sixteen vectors: halves the number of partial sums four times, each time by one
+// shuffle and one blend of two vectors, which another port than the shuffles' computes.
+FLEXC_AVX512_INLINE Vector add_singles(Vector x, Vector y) {
+    const __m512i other =
+        _mm512_setr_epi32(1, 16, 3, 18, 5, 20, 7, 22, 9, 24, 11, 26, 13, 28, 15, 30);
+    return _mm512_add_ps(_mm512_mask_blend_ps(0xaaaa, x, y), _mm512_permutex2var_ps(x, other, y));
 }
 FLEXC_AVX512_INLINE Vector add_pairs(Vector x, Vector y) {
-    const __m512d a = _mm512_castps_pd(x), b = _mm512_castps_pd(y);
-    return _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)),
-                         _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
+    const Vector other = _mm512_castpd_ps(
+        _mm512_shuffle_pd(_mm512_castps_pd(x), _mm512_castps_pd(y), 0x55));
+    return _mm512_add_ps(_mm512_mask_blend_ps(0xcccc, x, y), other);
 }
-// The sum of each of sixteen vectors.
+FLEXC_AVX512_INLINE Vector add_halves(Vector x, Vector y) {
+    return _mm512_add_ps(_mm512_mask_blend_ps(0xff00, x, y), _mm512_shuffle_f32x4(x, y, 0x4e));
+}
+FLEXC_AVX512_INLINE Vector add_quarters(Vector x, Vector y) {
+    const __m512i other = _mm512_setr_epi64(2, 3, 8, 9, 6, 7, 12, 13);
+    const __m512d swapped =
+        _mm512_permutex2var_pd(_mm512_castps_pd(x), other, _mm512_castps_pd(y));
+    return _mm512_add_ps(_mm512_mask_blend_ps(0xf0f0, x, y), _mm512_castpd_ps(swapped));
+}
 FLEXC_AVX512_INLINE Vector sums_of(const Vector (&x)[kLanes]) {
     Vector of_four[4]; // of each, four partial sums, in quarters of the vector
     for (int i = 0; i < 4; ++i)
-        of_four[i] =
-            add_pairs(add_halves(x[4 * i], x[4 * i + 1]), add_halves(x[4 * i + 2], x[4 * i + 3]));
-    Vector of_eight[2];
-    for (int i = 0; i < 2; ++i)
-        of_eight[i] = _mm512_add_ps(_mm512_shuffle_f32x4(of_four[2 * i], of_four[2 * i + 1], 0x44),
-                                    _mm512_shuffle_f32x4(of_four[2 * i], of_four[2 * i + 1], 0xee));
-    return _mm512_add_ps(_mm512_shuffle_f32x4(of_eight[0], of_eight[1], 0x88),
-                         _mm512_shuffle_f32x4(of_eight[0], of_eight[1], 0xdd));
+        of_four[i] = add_pairs(add_singles(x[4 * i], x[4 * i + 1]),
+                               add_singles(x[4 * i + 2], x[4 * i + 3]));
+    return add_quarters(add_halves(of_four[0], of_four[2]), add_halves(of_four[1], of_four[3]));
 }
 
 // Sixteen elements of a type as floats.

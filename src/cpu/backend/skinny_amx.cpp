@@ -62,15 +62,30 @@ FLEXC_AMX_INLINE TileRows rows_from(const RowList& keys, std::int64_t first, std
     return {copies, bytes};
 }
 
-// Prefetches rows kNear and kFar after this one: of the latter a line, which makes the processor
-// read on.
-FLEXC_AMX_INLINE void prefetch(const RowList& rows, std::int64_t row, std::int64_t bytes) {
+// Prefetches, for each of these rows, the rows kNear and kFar after it: of the latter a line, which
+// makes the processor read on.
+FLEXC_AMX_INLINE void prefetch(const RowList& rows, std::int64_t first, std::int64_t count,
+                               std::int64_t bytes) {
     constexpr std::int64_t kNear = 16, kFar = 64;
     static_assert(kFar + 2 * kTileRows <= RowList::kNext);
-    const char* const from = row_at(rows, row + kNear);
-    for (std::int64_t at = 0; at < bytes; at += kLineBytes)
-        _mm_prefetch(from + at, _MM_HINT_T0);
-    _mm_prefetch(row_at(rows, row + kFar), _MM_HINT_T1);
+    const auto prefetch_one = [&](const char* near, const char* far)
+                                  FLEXC_AMX __attribute__((always_inline)) {
+        const char* const end = near + bytes;
+        for (; near + 4 * kLineBytes <= end; near += 4 * kLineBytes)
+            for (int line = 0; line < 4; ++line)
+                _mm_prefetch(near + line * kLineBytes, _MM_HINT_T0);
+        for (; near < end; near += kLineBytes)
+            _mm_prefetch(near, _MM_HINT_T0);
+        _mm_prefetch(far, _MM_HINT_T1);
+    };
+    if (rows.offsets == nullptr) {
+        const char* near = row_at(rows, first + kNear);
+        for (std::int64_t i = 0; i < count; ++i, near += rows.stride)
+            prefetch_one(near, near + (kFar - kNear) * rows.stride);
+    } else {
+        for (std::int64_t row = first; row < first + count; ++row)
+            prefetch_one(row_at(rows, row + kNear), row_at(rows, row + kFar));
+    }
 }
 
 // Tiles of the product of keys with queries: sums of two times 16 keys, keys, queries.
@@ -129,8 +144,8 @@ FLEXC_AMX void multiply_columns(int rows, int dim, const std::uint16_t* queries,
             _tile_dpbf16ps(0, 2, 4);
             _tile_loadd(3, two.data + d * 2, two.stride);
             _tile_dpbf16ps(1, 3, 4);
-            for (const std::int64_t end = row + rows_each; row < end; ++row)
-                prefetch(keys, row, bytes);
+            prefetch(keys, row, rows_each, bytes);
+            row += rows_each;
         }
         float(*const of_keys)[kTileRows * kColumns] = sums[first / kStep % 2];
         _tile_stored(0, of_keys[0], kColumns * 4);
@@ -199,9 +214,9 @@ FLEXC_AMX void add_dims(int rows, std::int64_t dim, std::int64_t d, const float*
         const char* const data = tile.data + d * 2;
         compiler_barrier();
         const auto prefetch_some = [&](int part) FLEXC_AMX __attribute__((always_inline)) {
-            if (d == 0)
-                for (int i = part * kTileRows / kTiles; i < (part + 1) * kTileRows / kTiles; ++i)
-                    prefetch(values, first + i, dim * 2);
+            const std::int64_t begin = part * kTileRows / kTiles;
+            const std::int64_t end = (part + 1) * kTileRows / kTiles;
+            if (d == 0) prefetch(values, first + begin, end - begin, dim * 2);
         };
         _tile_loadd(4, of_keys, kLineBytes);
         _tile_loadd(5, data, tile.stride);

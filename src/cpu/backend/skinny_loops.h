@@ -1,6 +1,8 @@
 // The loops of skinny_products.h, by vectors of one instruction set: included once for each, with
 // FLEXC_VECTORS its namespace, which has Vector and what is done with it (avx2.h, avx512.h), and
 // FLEXC_TARGET what its functions are compiled for.
+#include <cstring>
+
 #include "cpu/backend/skinny_products.h"
 
 #define FLEXC_TARGET_INLINE FLEXC_TARGET __attribute__((always_inline)) static inline
@@ -20,44 +22,57 @@ class RowsAhead {
 
     RowsAhead(const MemoryRows& rows, std::int64_t dim, std::int64_t bytes)
         : data_(static_cast<const char*>(rows.data) + rows.first * bytes),
-          next_(static_cast<const char*>(rows.data) + rows.next * bytes),
-          stride_(rows.stride * bytes), count_(rows.count), bytes_(dim * bytes),
-          ahead_(kMostBytes / bytes_ < kMost ? kMostBytes / bytes_ : kMost) {}
+          stride_(rows.stride * bytes), count_(rows.count),
+          next_(static_cast<const char*>(rows.data) + rows.next * bytes - count_ * stride_),
+          near_(kMostBytes / (dim * bytes) < kMost ? kMostBytes / (dim * bytes) : kMost),
+          are_adjacent_(stride_ == dim * bytes) {}
 
-    // Prefetches the lines that begin in these bytes of a row after this one. With the first of
-    // them, further ahead, it prefetches a line of rows that are adjacent, which makes processors
-    // of Intel read on.
-    FLEXC_TARGET __attribute__((always_inline)) void prefetch(std::int64_t row, std::int64_t first,
-                                                              std::int64_t bytes) const {
-        constexpr std::int64_t kLine = 64;
-        for (std::int64_t byte = first; byte < first + bytes; byte += kLine)
-            if (byte % kLine == 0) _mm_prefetch(at(row + ahead_) + byte, _MM_HINT_T0);
-        if constexpr (kRowsFarAhead > 0)
-            if (first == 0 && stride_ == bytes_) _mm_prefetch(at(row + kRowsFarAhead), _MM_HINT_T1);
+    // The row to prefetch while this one is multiplied: from row wraps_at() on, one of the rows that
+    // are read next.
+    FLEXC_TARGET __attribute__((always_inline)) const char* near(std::int64_t row) const {
+        return at(row + near_);
+    }
+    FLEXC_TARGET __attribute__((always_inline)) std::int64_t wraps_at() const {
+        return count_ - near_;
+    }
+    // A row further ahead, of which to prefetch a line, if rows are adjacent: processors of Intel
+    // then read on.
+    FLEXC_TARGET __attribute__((always_inline)) const char* far(std::int64_t row) const {
+        return kRowsFarAhead > 0 && are_adjacent_ ? at(row + kRowsFarAhead) : nullptr;
     }
 
   private:
     FLEXC_TARGET __attribute__((always_inline)) const char* at(std::int64_t row) const {
-        return row < count_ ? data_ + row * stride_ : next_ + (row - count_) * stride_;
+        return (row < count_ ? data_ : next_) + row * stride_;
     }
 
-    const char *data_, *next_;
+    const char* data_;
     std::int64_t stride_, count_;
-    std::int64_t bytes_, ahead_; // ahead_: in rows
+    const char* next_; // where the next rows' first one would be, if they were counted from there
+    std::int64_t near_; // in rows
+    bool are_adjacent_;
 };
 
-// kKeys keys at `key`, each so many bytes after the one before it; the first one's number is `row`.
-template <typename Load, int kRows, int kKeys>
-FLEXC_TARGET_INLINE void scores_of(std::int64_t dim, const float* left, const char* key,
-                                   std::int64_t bytes, [[maybe_unused]] float scale, float* scores,
-                                   std::int64_t stride, const RowsAhead& ahead, std::int64_t row) {
-    Vector sums[kSums];
-    for (Vector& sum : sums)
-        sum = zero();
-    for (std::int64_t d = 0; d < dim; d += kLanes) {
+// Prefetches the lines that begin in kBytes bytes of a row from `first` on, a multiple of kBytes.
+template <std::int64_t kBytes>
+FLEXC_TARGET_INLINE void prefetch(const char* row, std::int64_t first) {
+    constexpr std::int64_t kLine = 64;
+    if (kBytes % kLine != 0 && first % kLine != 0) return;
+    for (std::int64_t byte = 0; byte < kBytes; byte += kLine)
+        _mm_prefetch(row + first + byte, _MM_HINT_T0);
+}
+
+// Adds to sums[kRows][kKeys] the products of kVectors vectors of each row and key, from `d` on.
+// next: the first one of the keys to prefetch.
+template <typename Load, int kRows, int kKeys, int kVectors>
+FLEXC_TARGET_INLINE void add_products(std::int64_t dim, const float* left, const char* key,
+                                      std::int64_t bytes, std::int64_t d,
+                                      const char* next, Vector (&sums)[kSums]) {
+    for (int i = 0; i < kKeys; ++i)
+        prefetch<kVectors * kLanes * Load::kBytes>(next + i * bytes, d * Load::kBytes);
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v, d += kLanes) {
         Vector of_keys[kKeys];
-        for (int i = 0; i < kKeys; ++i)
-            ahead.prefetch(row + i, d * Load::kBytes, kLanes * Load::kBytes);
         for (int i = 0; i < kKeys; ++i)
             of_keys[i] = Load::at(key + i * bytes + d * Load::kBytes);
         for (int i = 0; i < kRows; ++i) {
@@ -67,13 +82,33 @@ FLEXC_TARGET_INLINE void scores_of(std::int64_t dim, const float* left, const ch
                 sums[i * kKeys + k] = fused(of_row, of_keys[k], sums[i * kKeys + k]);
         }
     }
+}
+
+// kKeys keys at `key`, each so many bytes after the one before it; the first one's number is `row`.
+template <typename Load, int kRows, int kKeys>
+FLEXC_TARGET_INLINE void scores_of(std::int64_t dim, const float* left, const char* key,
+                                   std::int64_t bytes, [[maybe_unused]] float scale, float* scores,
+                                   std::int64_t stride, const RowsAhead& ahead, std::int64_t row) {
+    constexpr int kOfLine = 64 / (kLanes * Load::kBytes); // vectors
+    const char *const next = ahead.near(row), *const far = ahead.far(row);
+    if (far != nullptr)
+        for (int i = 0; i < kKeys; ++i)
+            _mm_prefetch(far + i * bytes, _MM_HINT_T1);
+    Vector sums[kSums];
+    for (Vector& sum : sums)
+        sum = zero();
+    std::int64_t d = 0;
+    for (; d + kOfLine * kLanes <= dim; d += kOfLine * kLanes)
+        add_products<Load, kRows, kKeys, kOfLine>(dim, left, key, bytes, d, next, sums);
+    if constexpr (kOfLine > 1)
+        for (; d < dim; d += kLanes)
+            add_products<Load, kRows, kKeys, 1>(dim, left, key, bytes, d, next, sums);
     Vector all = sums_of(sums);
     if constexpr (Load::kBytes == 1) all = product(all, splat(scale));
     alignas(Vector) float of[kSums];
     store(of, all);
     for (int i = 0; i < kRows; ++i)
-        for (int k = 0; k < kKeys; ++k)
-            scores[i * stride + k] = of[i * kKeys + k];
+        std::memcpy(scores + i * stride, of + i * kKeys, kKeys * sizeof(float));
 }
 
 template <typename Load, int kRows>
@@ -106,15 +141,24 @@ FLEXC_TARGET_INLINE void add_values(std::int64_t first, std::int64_t dim, const 
         Vector sums[kRows * kVectors];
         for (int i = 0; i < kRows * kVectors; ++i)
             sums[i] = load(out + i / kVectors * dim + d + i % kVectors * kLanes);
-        for (std::int64_t j = 0; j < count; ++j) {
-            ahead.prefetch(row + j, d * Load::kBytes, kVectors * kLanes * Load::kBytes);
+        const char *from = values + d * Load::kBytes, *next = ahead.near(row);
+        const char* far = d == 0 ? ahead.far(row) : nullptr;
+        const float* weight = weights;
+        for (std::int64_t j = 0; j < count; ++j, from += bytes, next += bytes, ++weight) {
+            if (row + j == ahead.wraps_at()) next = ahead.near(row + j);
+            prefetch<kVectors * kLanes * Load::kBytes>(next, d * Load::kBytes);
+            if (far != nullptr) {
+                _mm_prefetch(far, _MM_HINT_T1);
+                far += bytes;
+            }
             Vector of_values[kVectors];
             for (int i = 0; i < kVectors; ++i)
-                of_values[i] =
-                    load_scaled<Load>(values + j * bytes + (d + i * kLanes) * Load::kBytes, scales);
-            for (int i = 0; i < kRows * kVectors; ++i)
-                sums[i] = fused(splat(weights[i / kVectors * stride + j]), of_values[i % kVectors],
-                                sums[i]);
+                of_values[i] = load_scaled<Load>(from + i * kLanes * Load::kBytes, scales);
+            for (int i = 0; i < kRows; ++i) {
+                const Vector of_row = splat(weight[i * stride]);
+                for (int k = 0; k < kVectors; ++k)
+                    sums[i * kVectors + k] = fused(of_row, of_values[k], sums[i * kVectors + k]);
+            }
         }
         for (int i = 0; i < kRows * kVectors; ++i)
             store(out + i / kVectors * dim + d + i % kVectors * kLanes, sums[i]);
