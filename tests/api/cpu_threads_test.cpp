@@ -98,3 +98,25 @@ TEST_CASE("a plan's calls run on the caller's threads, as many as asked for, wit
     REQUIRE_FALSE(refused.has_value());
     CHECK(refused.error().code == ErrorCode::invalid_option);
 }
+
+TEST_CASE("calls of several threads at the same time, again and again, have the same bits") {
+    const auto kernel = compile(
+        "score_mod = tanh(score)\nmask_mod = q_idx >= kv_idx",
+        {.dtype = DType::f32, .head_dim = kDim, .device = Device::cpu(), .cache = {.disk = false}});
+    REQUIRE(kernel.has_value());
+    const std::vector<float> expected = results(*kernel, {.count = 1});
+    std::atomic<int> same = 0;
+    constexpr int kCallers = 5, kRounds = 4;
+    for (int round = 0; round < 2; ++round) { // threads come and go
+        std::vector<std::jthread> callers;
+        for (int caller = 0; caller < kCallers; ++caller)
+            callers.emplace_back([&, caller] {
+                for (int i = 0; i < kRounds; ++i) {
+                    const auto got = results(*kernel, {.count = (caller + i) % 4});
+                    same += std::memcmp(got.data(), expected.data(),
+                                        got.size() * sizeof(float)) == 0;
+                }
+            });
+    }
+    CHECK(same == 2 * kCallers * kRounds);
+}

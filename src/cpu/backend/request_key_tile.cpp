@@ -4,18 +4,30 @@
 #include <bit>
 #include <utility>
 
+#include "cpu/backend/avx2.h"
 #include "cpu/backend/tiles.h"
 
 namespace flexc::cpu::requests {
 
 namespace {
 
-// A loop without branches, of which the compiler makes vectors.
-bool all_finite(const float* values, std::int64_t count) {
+// A loop without branches, of which the compiler makes vectors of the caller's instruction set.
+__attribute__((always_inline)) inline bool are_finite(const float* values, std::int64_t count) {
     std::uint32_t overflow = 0; // of exponents that are all ones
     for (std::int64_t i = 0; i < count; ++i)
         overflow |= (std::bit_cast<std::uint32_t>(values[i]) & 0x7fffffffu) + 0x00800000u;
     return overflow >> 31 == 0;
+}
+#if defined(__x86_64__)
+FLEXC_AVX2 bool are_finite_by_avx2(const float* values, std::int64_t count) {
+    return are_finite(values, count);
+}
+#endif
+bool all_finite(const float* values, std::int64_t count) {
+#if defined(__x86_64__)
+    if (has_avx2()) return are_finite_by_avx2(values, count);
+#endif
+    return are_finite(values, count);
 }
 
 } // namespace

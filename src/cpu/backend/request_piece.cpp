@@ -179,7 +179,7 @@ class Piece {
         move(tile, visible.columns);
         const bool full = visible.is_full && functions_.forward_full != nullptr;
         (full ? functions_.forward_full : functions_.forward)(launch_.words, &tile);
-        for (std::int64_t row = 0; row < tile.rows; ++row) {
+        for (std::int64_t row = 0; (before > 0 || after < width) && row < tile.rows; ++row) {
             std::fill_n(scores + row * kKeyTile, before, 0.0f);
             std::fill_n(scores + row * kKeyTile + after, width - after, 0.0f);
         }

@@ -1,5 +1,7 @@
 #include "cpu/backend/rescale.h"
 
+#include <algorithm>
+
 #include "cpu/backend/avx2.h"
 #include "cpu/backend/flush_denormals.h"
 
@@ -49,6 +51,7 @@ void run(std::int64_t rows, int dim, const float* factors, const float* weights,
 } // namespace
 
 void rescale(std::int64_t rows, int dim, const float* factors, float* sums) {
+    if (std::all_of(factors, factors + rows, [](float factor) { return factor == 1; })) return;
     const FlushDenormals flush;
     run<Rescale>(rows, dim, factors, nullptr, sums);
 }

@@ -6,9 +6,12 @@
 #include <atomic>
 #include <cstdlib>
 #include <exception>
+#include <iterator>
+#include <memory>
 #include <mutex>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <tbb/info.h>
@@ -68,6 +71,55 @@ void run_on_threads(int lanes, void (*work)(void* context, int lane), void* cont
     if (failure) std::rethrow_exception(failure);
 }
 
+// Arenas that no call uses. A new arena's first work waits until a worker wakes up; in an old one
+// workers look for work a while after the last. Never destroyed: calls may run while the process
+// ends.
+class IdleArenas {
+  public:
+    using Arena = std::unique_ptr<tbb::task_arena>;
+
+    static IdleArenas& instance() {
+        static auto& arenas = *new IdleArenas;
+        return arenas;
+    }
+    Arena take(int threads) {
+        const std::lock_guard lock(mutex_);
+        // The last one first, as its workers may still be awake.
+        const auto found = std::find_if(arenas_.rbegin(), arenas_.rend(), [&](const Arena& arena) {
+            return arena->max_concurrency() == threads;
+        });
+        if (found == arenas_.rend()) {
+            arenas_.reserve(++made_); // giving it back must not fail
+            return std::make_unique<tbb::task_arena>(threads);
+        }
+        Arena arena = std::move(*found);
+        arenas_.erase(std::next(found).base());
+        return arena;
+    }
+    void give_back(Arena arena) noexcept {
+        const std::lock_guard lock(mutex_);
+        arenas_.push_back(std::move(arena));
+    }
+
+  private:
+    std::mutex mutex_;
+    std::vector<Arena> arenas_;
+    std::size_t made_ = 0;
+};
+
+// An arena for the duration of one call: calls at the same time have one each.
+class CallArena {
+  public:
+    explicit CallArena(int threads) : arena_(IdleArenas::instance().take(threads)) {}
+    ~CallArena() { IdleArenas::instance().give_back(std::move(arena_)); }
+    CallArena(const CallArena&) = delete;
+    CallArena& operator=(const CallArena&) = delete;
+    tbb::task_arena* operator->() const { return arena_.get(); }
+
+  private:
+    IdleArenas::Arena arena_;
+};
+
 } // namespace
 
 int default_threads() { return tbb::info::default_concurrency(); }
@@ -85,8 +137,8 @@ void run_lanes(const CpuThreads& pool, int lanes, void (*work)(void* context, in
     if (pool.parallel_for != nullptr) return pool.parallel_for(pool.user, lanes, work, context);
     if (is_ending.load() || is_forked()) return run_on_threads(lanes, work, context);
     // oneTBB complains on stderr about more workers than it has; lanes then take turns.
-    tbb::task_arena arena(std::min(lanes, default_threads()));
-    arena.execute([&] {
+    const CallArena arena(std::min(lanes, default_threads()));
+    arena->execute([&] {
         tbb::parallel_for(
             tbb::blocked_range<int>(0, lanes, 1),
             [&](const tbb::blocked_range<int>& range) {
