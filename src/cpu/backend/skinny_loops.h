@@ -62,16 +62,21 @@ FLEXC_TARGET_INLINE void prefetch(const char* row, std::int64_t first) {
         _mm_prefetch(row + first + byte, _MM_HINT_T0);
 }
 
-// Adds to sums[kRows][kKeys] the products of kVectors vectors of each row and key, from `d` on.
-// next: the first one of the keys to prefetch.
-template <typename Load, int kRows, int kKeys, int kVectors>
-FLEXC_TARGET_INLINE void add_products(std::int64_t dim, const float* left, const char* key,
-                                      std::int64_t bytes, std::int64_t d,
-                                      const char* next, Vector (&sums)[kSums]) {
-    for (int i = 0; i < kKeys; ++i)
-        prefetch<kVectors * kLanes * Load::kBytes>(next + i * bytes, d * Load::kBytes);
-#pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v, d += kLanes) {
+// kKeys keys at `key`, each so many bytes after the one before it; the first one's number is `row`.
+template <typename Load, int kRows, int kKeys>
+FLEXC_TARGET_INLINE void scores_of(std::int64_t dim, const float* left, const char* key,
+                                   std::int64_t bytes, [[maybe_unused]] float scale, float* scores,
+                                   std::int64_t stride, const RowsAhead& ahead, std::int64_t row) {
+    const char *const next = ahead.near(row), *const far = ahead.far(row);
+    if (far != nullptr)
+        for (int i = 0; i < kKeys; ++i)
+            _mm_prefetch(far + i * bytes, _MM_HINT_T1);
+    Vector sums[kSums];
+    for (Vector& sum : sums)
+        sum = zero();
+    for (std::int64_t d = 0; d < dim; d += kLanes) {
+        for (int i = 0; i < kKeys; ++i)
+            prefetch<kLanes * Load::kBytes>(next + i * bytes, d * Load::kBytes);
         Vector of_keys[kKeys];
         for (int i = 0; i < kKeys; ++i)
             of_keys[i] = Load::at(key + i * bytes + d * Load::kBytes);
@@ -82,27 +87,6 @@ FLEXC_TARGET_INLINE void add_products(std::int64_t dim, const float* left, const
                 sums[i * kKeys + k] = fused(of_row, of_keys[k], sums[i * kKeys + k]);
         }
     }
-}
-
-// kKeys keys at `key`, each so many bytes after the one before it; the first one's number is `row`.
-template <typename Load, int kRows, int kKeys>
-FLEXC_TARGET_INLINE void scores_of(std::int64_t dim, const float* left, const char* key,
-                                   std::int64_t bytes, [[maybe_unused]] float scale, float* scores,
-                                   std::int64_t stride, const RowsAhead& ahead, std::int64_t row) {
-    constexpr int kOfLine = 64 / (kLanes * Load::kBytes); // vectors
-    const char *const next = ahead.near(row), *const far = ahead.far(row);
-    if (far != nullptr)
-        for (int i = 0; i < kKeys; ++i)
-            _mm_prefetch(far + i * bytes, _MM_HINT_T1);
-    Vector sums[kSums];
-    for (Vector& sum : sums)
-        sum = zero();
-    std::int64_t d = 0;
-    for (; d + kOfLine * kLanes <= dim; d += kOfLine * kLanes)
-        add_products<Load, kRows, kKeys, kOfLine>(dim, left, key, bytes, d, next, sums);
-    if constexpr (kOfLine > 1)
-        for (; d < dim; d += kLanes)
-            add_products<Load, kRows, kKeys, 1>(dim, left, key, bytes, d, next, sums);
     Vector all = sums_of(sums);
     if constexpr (Load::kBytes == 1) all = product(all, splat(scale));
     alignas(Vector) float of[kSums];
