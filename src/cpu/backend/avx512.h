@@ -21,32 +21,31 @@ FLEXC_AVX512_INLINE void store(float* to, Vector x) { _mm512_storeu_ps(to, x); }
 FLEXC_AVX512_INLINE Vector product(Vector x, Vector y) { return _mm512_mul_ps(x, y); }
 FLEXC_AVX512_INLINE Vector fused(Vector x, Vector y, Vector z) { return _mm512_fmadd_ps(x, y, z); }
 
-// The sum of each of sixteen vectors: halves the number of partial sums four times, each time by one
-// shuffle and one blend of two vectors, which another port than the shuffles' computes.
+// The sum of each of sixteen vectors: halves the number of partial sums four times, each time by a
+// shuffle and a blend of two vectors: only one port computes shuffles.
+FLEXC_AVX512_INLINE Vector add_pairs(Vector x, Vector y) {
+    const __m512d other = _mm512_shuffle_pd(_mm512_castps_pd(x), _mm512_castps_pd(y), 0x55);
+    return _mm512_add_ps(_mm512_mask_blend_ps(0xcccc, x, y), _mm512_castpd_ps(other));
+}
 FLEXC_AVX512_INLINE Vector add_singles(Vector x, Vector y) {
     const __m512i other =
         _mm512_setr_epi32(1, 16, 3, 18, 5, 20, 7, 22, 9, 24, 11, 26, 13, 28, 15, 30);
     return _mm512_add_ps(_mm512_mask_blend_ps(0xaaaa, x, y), _mm512_permutex2var_ps(x, other, y));
 }
-FLEXC_AVX512_INLINE Vector add_pairs(Vector x, Vector y) {
-    const Vector other = _mm512_castpd_ps(
-        _mm512_shuffle_pd(_mm512_castps_pd(x), _mm512_castps_pd(y), 0x55));
-    return _mm512_add_ps(_mm512_mask_blend_ps(0xcccc, x, y), other);
-}
 FLEXC_AVX512_INLINE Vector add_halves(Vector x, Vector y) {
     return _mm512_add_ps(_mm512_mask_blend_ps(0xff00, x, y), _mm512_shuffle_f32x4(x, y, 0x4e));
 }
 FLEXC_AVX512_INLINE Vector add_quarters(Vector x, Vector y) {
-    const __m512i other = _mm512_setr_epi64(2, 3, 8, 9, 6, 7, 12, 13);
-    const __m512d swapped =
-        _mm512_permutex2var_pd(_mm512_castps_pd(x), other, _mm512_castps_pd(y));
-    return _mm512_add_ps(_mm512_mask_blend_ps(0xf0f0, x, y), _mm512_castpd_ps(swapped));
+    const __m512i order = _mm512_setr_epi64(2, 3, 8, 9, 6, 7, 12, 13);
+    const __m512d other =
+        _mm512_permutex2var_pd(_mm512_castps_pd(x), order, _mm512_castps_pd(y));
+    return _mm512_add_ps(_mm512_mask_blend_ps(0xf0f0, x, y), _mm512_castpd_ps(other));
 }
 FLEXC_AVX512_INLINE Vector sums_of(const Vector (&x)[kLanes]) {
-    Vector of_four[4]; // of each, four partial sums, in quarters of the vector
+    Vector of_four[4]; // of each, four partial sums, one in each quarter of the vector
     for (int i = 0; i < 4; ++i)
-        of_four[i] = add_pairs(add_singles(x[4 * i], x[4 * i + 1]),
-                               add_singles(x[4 * i + 2], x[4 * i + 3]));
+        of_four[i] =
+            add_singles(add_pairs(x[4 * i], x[4 * i + 2]), add_pairs(x[4 * i + 1], x[4 * i + 3]));
     return add_quarters(add_halves(of_four[0], of_four[2]), add_halves(of_four[1], of_four[3]));
 }
 
