@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
+#include <cfenv>
 #include <cstring>
 #include <thread>
 #include <vector>
@@ -113,10 +114,28 @@ TEST_CASE("calls of several threads at the same time, again and again, have the 
             callers.emplace_back([&, caller] {
                 for (int i = 0; i < kRounds; ++i) {
                     const auto got = results(*kernel, {.count = (caller + i) % 4});
-                    same += std::memcmp(got.data(), expected.data(),
-                                        got.size() * sizeof(float)) == 0;
+                    same +=
+                        std::memcmp(got.data(), expected.data(), got.size() * sizeof(float)) == 0;
                 }
             });
     }
     CHECK(same == 2 * kCallers * kRounds);
+}
+
+TEST_CASE("all threads of a call round as its caller does") {
+    const auto kernel = compile(
+        "score_mod = tanh(score)\nmask_mod = q_idx >= kv_idx",
+        {.dtype = DType::f32, .head_dim = kDim, .device = Device::cpu(), .cache = {.disk = false}});
+    REQUIRE(kernel.has_value());
+    const std::vector<float> nearest = results(*kernel, {});
+    REQUIRE(std::fesetround(FE_UPWARD) == 0);
+    const std::vector<float> expected = results(*kernel, {.count = 1}),
+                             upward = results(*kernel, {});
+    REQUIRE(std::fesetround(FE_TONEAREST) == 0);
+    const auto same = [](const std::vector<float>& a, const std::vector<float>& b) {
+        return std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+    };
+    CHECK(same(upward, expected));
+    CHECK_FALSE(same(upward, nearest));
+    CHECK(same(results(*kernel, {}), nearest));
 }

@@ -37,8 +37,7 @@ FLEXC_AVX512_INLINE Vector add_halves(Vector x, Vector y) {
 }
 FLEXC_AVX512_INLINE Vector add_quarters(Vector x, Vector y) {
     const __m512i order = _mm512_setr_epi64(2, 3, 8, 9, 6, 7, 12, 13);
-    const __m512d other =
-        _mm512_permutex2var_pd(_mm512_castps_pd(x), order, _mm512_castps_pd(y));
+    const __m512d other = _mm512_permutex2var_pd(_mm512_castps_pd(x), order, _mm512_castps_pd(y));
     return _mm512_add_ps(_mm512_mask_blend_ps(0xf0f0, x, y), _mm512_castpd_ps(other));
 }
 FLEXC_AVX512_INLINE Vector sums_of(const Vector (&x)[kLanes]) {

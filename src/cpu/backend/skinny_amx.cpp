@@ -68,8 +68,8 @@ FLEXC_AMX_INLINE void prefetch(const RowList& rows, std::int64_t first, std::int
                                std::int64_t bytes) {
     constexpr std::int64_t kNear = 16, kFar = 64;
     static_assert(kFar + 2 * kTileRows <= RowList::kNext);
-    const auto prefetch_one = [&](const char* near, const char* far)
-                                  FLEXC_AMX __attribute__((always_inline)) {
+    const auto prefetch_one = [&](const char* near, const char* far) FLEXC_AMX
+        __attribute__((always_inline)) {
         const char* const end = near + bytes;
         for (; near + 4 * kLineBytes <= end; near += 4 * kLineBytes)
             for (int line = 0; line < 4; ++line)

@@ -27,8 +27,8 @@ class RowsAhead {
           near_(kMostBytes / (dim * bytes) < kMost ? kMostBytes / (dim * bytes) : kMost),
           are_adjacent_(stride_ == dim * bytes) {}
 
-    // The row to prefetch while this one is multiplied: from row wraps_at() on, one of the rows that
-    // are read next.
+    // The row to prefetch while this one is multiplied: from row wraps_at() on, one of the rows
+    // that are read next.
     FLEXC_TARGET __attribute__((always_inline)) const char* near(std::int64_t row) const {
         return at(row + near_);
     }
@@ -48,7 +48,7 @@ class RowsAhead {
 
     const char* data_;
     std::int64_t stride_, count_;
-    const char* next_; // where the next rows' first one would be, if they were counted from there
+    const char* next_;  // of the next rows, what data_ is of these: their first one is row count_
     std::int64_t near_; // in rows
     bool are_adjacent_;
 };

@@ -17,6 +17,7 @@
 #include <tbb/info.h>
 #include <tbb/parallel_for.h>
 #include <tbb/task_arena.h>
+#include <tbb/task_group.h>
 #include <tbb/version.h>
 
 namespace flexc::cpu {
@@ -138,6 +139,10 @@ void run_lanes(const CpuThreads& pool, int lanes, void (*work)(void* context, in
     if (is_ending.load() || is_forked()) return run_on_threads(lanes, work, context);
     // oneTBB complains on stderr about more workers than it has; lanes then take turns.
     const CallArena arena(std::min(lanes, default_threads()));
+    // All threads round as this one does, not as the one that made the arena.
+    tbb::task_group_context settings(tbb::task_group_context::isolated,
+                                     tbb::task_group_context::default_traits |
+                                         tbb::task_group_context::fp_settings);
     arena->execute([&] {
         tbb::parallel_for(
             tbb::blocked_range<int>(0, lanes, 1),
@@ -145,7 +150,7 @@ void run_lanes(const CpuThreads& pool, int lanes, void (*work)(void* context, in
                 for (int lane = range.begin(); lane != range.end(); ++lane)
                     work(context, lane);
             },
-            tbb::simple_partitioner());
+            tbb::simple_partitioner(), settings);
     });
 }
 
