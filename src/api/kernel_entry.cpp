@@ -14,14 +14,15 @@ namespace {
 // others.
 void add_file(cache::KeyBuilder& key, std::string_view path, const cuda::SourceFile& file) {
     const bool is_ours = !file.digest.empty();
-    key.field(path, is_ours ? "sha256" : "text").field("", is_ours ? file.digest : file.text);
+    key.field(path, is_ours ? "sha256" : "text")
+        .field("", is_ours ? file.digest : file.text.view());
 }
 
 cache::KeyBuilder sources(const cuda::Translation& translation) {
     cache::KeyBuilder all;
     add_file(all, "main", translation.main);
     for (const cuda::SourceFile& header : translation.headers)
-        add_file(all, header.path, header);
+        add_file(all, header.path.view(), header);
     return all;
 }
 

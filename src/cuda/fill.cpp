@@ -13,6 +13,8 @@ namespace {
 
 constexpr std::uint64_t kMaxTemplateBytes = 1 << 24;
 
+std::string_view path_of(const SourceFile& file) { return file.path.view(); }
+
 Result<std::vector<SourceFile>> files_below(const std::filesystem::path& folder) {
     std::vector<SourceFile> files;
     std::error_code failure;
@@ -31,22 +33,20 @@ Result<std::vector<SourceFile>> files_below(const std::filesystem::path& folder)
     if (failure)
         return Error{ErrorCode::io,
                      "cannot list the templates in " + folder.string() + ": " + failure.message()};
+    std::ranges::sort(files, {}, path_of);
     return files;
 }
 
 } // namespace
 
 Result<std::vector<SourceFile>> template_files() {
+    if (const auto folder = support::environment(support::Variable::template_dir))
+        return files_below(*folder);
     std::vector<SourceFile> files;
-    if (const auto folder = support::environment(support::Variable::template_dir)) {
-        auto found = files_below(*folder);
-        if (!found) return found.error();
-        files = std::move(*found);
-    } else {
-        for (const embedded::EmbeddedFile& file : embedded::templates())
-            files.push_back({std::string(file.path), std::string(file.text), file.digest});
-    }
-    std::ranges::sort(files, {}, &SourceFile::path);
+    files.reserve(embedded::templates().size());
+    for (const embedded::EmbeddedFile& file : embedded::templates())
+        files.push_back({SourceText::inside_flexc(file.path), SourceText::inside_flexc(file.text),
+                         file.digest});
     return files;
 }
 
@@ -54,20 +54,22 @@ Result<Translation> fill_template(const plan::KernelConfig& config, std::string 
     auto files = template_files();
     if (!files) return files.error();
     Translation translation;
+    translation.headers.reserve(files->size() + 1);
     bool found = false;
     for (SourceFile& file : *files) {
-        if (file.path == config.template_path) {
+        if (path_of(file) == config.template_path) {
             translation.main = std::move(file);
             found = true;
-        } else if (!file.path.ends_with(".cu")) {
+        } else if (!path_of(file).ends_with(".cu")) {
             translation.headers.push_back(std::move(file));
         }
     }
     if (!found)
         return Error{ErrorCode::internal,
                      "there is no template '" + std::string(config.template_path) + "'"};
-    translation.headers.push_back({"mod.cuh", std::move(mod_text)});
-    std::ranges::sort(translation.headers, {}, &SourceFile::path);
+    SourceFile mod{"mod.cuh", std::move(mod_text)};
+    translation.headers.insert(
+        std::ranges::upper_bound(translation.headers, path_of(mod), {}, path_of), std::move(mod));
     return translation;
 }
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <filesystem>
 #include <utility>
 
 #include "cuda/nvrtc_guard.h"
@@ -66,10 +65,6 @@ std::string bind(const support::DynamicLibrary& library, Nvrtc& api) {
 void describe(const support::DynamicLibrary& library, Nvrtc& api) {
     NvrtcInfo& info = api.info;
     info.path = library.path();
-    // Builds of one version differ; their sizes tell them apart.
-    std::error_code failure;
-    const auto bytes = std::filesystem::file_size(info.path, failure);
-    info.identity = formatted("nvrtc {}.{} {}", info.major, info.minor, failure ? 0 : bytes);
     int count = 0;
     if (api.architecture_count == nullptr || api.architectures == nullptr ||
         api.architecture_count(&count) != kSuccess || count <= 0)
@@ -152,7 +147,7 @@ Error failure(const Nvrtc& api, int status, const Translation& translation, std:
               const std::string& log) {
     std::string message =
         formatted("NVRTC {}.{} could not compile {} for {}: {}", api.info.major, api.info.minor,
-                  translation.main.path, arch, api.error_string(status));
+                  translation.main.path.view(), arch, api.error_string(status));
     if (!log.empty()) message += "\n" + log;
     return {status == kCompilationError ? ErrorCode::compile_failed : ErrorCode::internal, message};
 }

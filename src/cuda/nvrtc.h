@@ -16,11 +16,11 @@ namespace flexc::cuda {
 struct NvrtcInfo {
     int major = 0, minor = 0;
     std::string path;
-    std::string identity;           // version, and size of the file: for cache keys
     std::vector<int> architectures; // 75, 80, ...; empty when the library does not tell
 };
 
-// Searches once in the life of the process; the error lists every path that was tried.
+// Searches once in the life of the process; the error lists every path that was tried. Opening the
+// library takes longer than finding a kernel in the cache: ask only before a compile.
 Result<NvrtcInfo> nvrtc_info();
 
 // Fails if NVRTC is missing, or reports that it does not know the architecture.
