@@ -108,8 +108,8 @@ Result<void> run_all(const std::vector<std::function<Result<void>()>>& tasks) {
 }
 
 Result<void> check_nvrtc_arguments(const passes::Mod& mod) {
-    const auto nvrtc = cuda::nvrtc_info(); // absent where every kernel is in a pack
-    if (!nvrtc) return {};
+    const auto nvrtc = cuda::nvrtc_info();
+    if (!nvrtc) return nvrtc.error();
     return check_argument_bytes(mod, nvrtc->major * 1000 + nvrtc->minor * 10, "NVRTC");
 }
 
@@ -156,6 +156,7 @@ Result<CompiledKernel> compile_kernel(const plan::Program& program,
     CompiledKernel& result = *made;
     runtime::CudaKernel& kernel = result.kernel;
     if (auto found = making.find(result, store)) return *std::move(found);
+    if (auto checked = check_nvrtc_arguments(program.mod()); !checked) return checked.error();
     const auto attempt = [&](std::size_t at) -> Result<Attempt> {
         auto text = at == 0 ? Result(translation) : making.translate(candidates[at]);
         if (!text) return text.error();
@@ -232,7 +233,6 @@ Result<CompiledPass> compile_pass(const plan::Program& program, const plan::Vari
 
 Result<CompiledPlan> compile_plan(const plan::Program& program, const plan::KernelPlan& plan,
                                   cache::Store& store, const support::Watch& watch) {
-    if (auto checked = check_nvrtc_arguments(program.mod()); !checked) return checked.error();
     CompiledPlan result;
     std::vector<std::function<Result<void>()>> tasks;
     tasks.emplace_back([&]() -> Result<void> {
@@ -267,10 +267,10 @@ Result<CompiledPlan> compile_plan(const plan::Program& program, const plan::Kern
 Result<void> check_kernels(const plan::Program& program, cache::Store& store) {
     auto plan = plan_of(program);
     if (!plan) return plan.error();
-    if (auto checked = check_nvrtc_arguments(program.mod()); !checked) return checked;
     auto compiler = cuda::check_nvrtc(program.target().arch);
+    if (compiler) compiler = check_nvrtc_arguments(program.mod());
     if (compiler) return {};
-    // Without a compiler, every kernel must be in the cache or a pack.
+    // Without a compiler that can, every kernel must be in the cache or a pack.
     const auto is_kept = [&](std::span<const KernelConfig> candidates,
                              const plan::Variant* variant) {
         const Making making(program, candidates, variant);

@@ -1,5 +1,6 @@
 // Ends and forks of processes that compile and run kernels on many threads. `test_process MODE`
 // runs the mode many times, each in a fresh process that is killed when it hangs.
+#include <link.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -9,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <string>
 #include <thread>
 #include <vector>
@@ -186,6 +188,32 @@ int fork_after_threads(int number) {
     return 0;
 }
 
+bool has_opened_nvrtc() {
+    const auto is_nvrtc = [](dl_phdr_info* object, std::size_t, void*) {
+        return std::strstr(object->dlpi_name, "libnvrtc") != nullptr ? 1 : 0;
+    };
+    return dl_iterate_phdr(is_nvrtc, nullptr) != 0;
+}
+
+// A process that finds its kernels on disk, where another has left them, does not open NVRTC.
+int found_without_nvrtc(int number) {
+    char folder[] = "/tmp/flexc-process-XXXXXX";
+    if (mkdtemp(folder) == nullptr) return 2;
+    CompileOptions options = nvrtc_options();
+    options.cache.disk = true;
+    options.cache.directory = folder;
+    const pid_t process = fork();
+    if (process == 0) {
+        const auto made = compile_offline(text_of(number), options, kArch);
+        std::_Exit(made && !made->cached && has_opened_nvrtc() ? 0 : 3);
+    }
+    int status = 0;
+    const bool is_made = waitpid(process, &status, 0) == process && status == 0;
+    const auto found = compile_offline(text_of(number), options, kArch);
+    std::filesystem::remove_all(folder);
+    return is_made && found && found->cached && !has_opened_nvrtc() ? 0 : 4;
+}
+
 int child(const std::string& mode, int number) {
     setenv("FLEXC_THREADS", "4", 1);
     alarm(kSeconds);
@@ -193,6 +221,7 @@ int child(const std::string& mode, int number) {
     if (mode == "exit_while_nvrtc_compiles") exit_while_nvrtc_compiles(number);
     if (mode == "exit_in_log_of_nvrtc_compile") exit_in_log_of_nvrtc_compile(number);
     if (mode == "exit_of_child_while_nvrtc_compiles") exit_of_child_while_nvrtc_compiles(number);
+    if (mode == "found_without_nvrtc") return found_without_nvrtc(number);
     if (mode == "run_at_exit") return run_at_exit(number);
     return fork_after_threads(number);
 }
@@ -208,8 +237,8 @@ int main(int count, char** arguments) {
             return kSkipped;
         }
     int failed = 0;
-    constexpr int kTimes = 12;
-    for (int number = 0; number < kTimes; ++number) {
+    const int times = std::strcmp(arguments[1], "found_without_nvrtc") == 0 ? 1 : 12;
+    for (int number = 0; number < times; ++number) {
         std::string which = std::to_string(number);
         char* of_child[] = {arguments[0], arguments[1], which.data(), nullptr};
         pid_t process = 0;
@@ -221,6 +250,6 @@ int main(int count, char** arguments) {
             std::printf("%s %d: status %#x\n", arguments[1], number, static_cast<unsigned>(status));
         }
     }
-    std::printf("%s: %d of %d failed\n", arguments[1], failed, kTimes);
+    std::printf("%s: %d of %d failed\n", arguments[1], failed, times);
     return failed == 0 ? 0 : 1;
 }
