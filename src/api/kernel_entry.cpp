@@ -18,11 +18,27 @@ void add_file(cache::KeyBuilder& key, std::string_view path, const cuda::SourceF
         .field("", is_ours ? file.digest : file.text.view());
 }
 
+// The digest of all headers inside flexc, of which a translation has all or none. Found once: there
+// are more than a hundred.
+const cache::Digest& digest_of_headers(const cuda::Translation& translation) {
+    static const cache::Digest kDigest = [&] {
+        cache::KeyBuilder all;
+        for (const cuda::SourceFile& header : translation.headers)
+            if (!header.digest.empty()) add_file(all, header.path.view(), header);
+        return cache::digest_of(all.text());
+    }();
+    return kDigest;
+}
+
 cache::KeyBuilder sources(const cuda::Translation& translation) {
     cache::KeyBuilder all;
     add_file(all, "main", translation.main);
-    for (const cuda::SourceFile& header : translation.headers)
-        add_file(all, header.path.view(), header);
+    bool has_ours = false;
+    for (const cuda::SourceFile& header : translation.headers) {
+        has_ours = has_ours || !header.digest.empty();
+        if (header.digest.empty()) add_file(all, header.path.view(), header);
+    }
+    if (has_ours) all.field("headers", digest_of_headers(translation));
     return all;
 }
 
