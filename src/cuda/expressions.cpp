@@ -377,6 +377,16 @@ std::string Body::operation(NodeId id) const {
     if (layout_->has_reciprocal(id))
         return formatted("({} * {})", text(node.operands[0]), reciprocal(node.operands[1]));
 
+    if (layout_->has_integer_reciprocal(id)) {
+        const NodeId divisor = node.operands[1];
+        const std::string quotient = formatted(
+            "{}, {}, {}", unbracketed(text_as(node.operands[0], CType::narrow)),
+            argument({Kind::reciprocal, divisor}), argument({Kind::divisor_sign, divisor}));
+        return node.op == Op::ifloordiv ? formatted("flexc_floor_divide({})", quotient)
+                                        : formatted("flexc_floor_modulo({}, {})", quotient,
+                                                    unbracketed(text_as(divisor, CType::wide)));
+    }
+
     const auto operand_text = [&](NodeId operand) {
         const bool is_integer = layout_->node(operand).type == ir::Type::integer;
         return is_integer && node.op != Op::int_to_real ? text_as(operand, integers)

@@ -73,6 +73,8 @@ class Layout {
     bool has_reciprocal(ir::NodeId quotient) const;
     // Divisors, other than constants, whose reciprocals this place computes and keeps.
     std::vector<ir::NodeId> divisors(passes::Place place) const;
+    // Whether a quotient or remainder is computed by its divisor's reciprocal, an argument.
+    bool has_integer_reciprocal(ir::NodeId quotient) const;
     // Values that a place computes for later ones, in the order of the graph.
     const std::vector<ir::NodeId>& kept(passes::Place place) const {
         return kept_[static_cast<std::size_t>(place)];

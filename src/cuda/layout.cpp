@@ -3,6 +3,7 @@
 #include <iterator>
 
 #include "cuda/expressions.h"
+#include "passes/launch_divisor.h"
 
 namespace flexc::cuda {
 
@@ -37,6 +38,12 @@ bool Layout::has_reciprocal(NodeId quotient) const {
         return std::fabs(divisor.real) >= 0x1p-126 && std::fabs(divisor.real) <= 0x1p126;
     const Place kept = place(value.operands[1]);
     return kept == Place::launch || kept == Place::head;
+}
+
+bool Layout::has_integer_reciprocal(NodeId quotient) const {
+    if (!passes::divides_by_reciprocal(*mod_, quotient) || wraps(quotient)) return false;
+    const passes::ArgumentSlot slot{Kind::reciprocal, node(quotient).operands[1]};
+    return std::ranges::find(fields_, slot, &ArgumentField::slot) != fields_.end();
 }
 
 void Layout::find_divisors(const std::vector<NodeId>& roots) {

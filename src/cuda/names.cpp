@@ -54,6 +54,8 @@ std::string type_of(const passes::ArgumentSlot& slot, const passes::Mod& mod) {
     case Kind::out_of_range: return "int*";
     case Kind::sequences: return "const Sequence*";
     case Kind::key_numbers: return "const int*";
+    case Kind::reciprocal: return "Reciprocal";
+    case Kind::divisor_sign: return "int";
     case Kind::buffer_extent:
     case Kind::buffer_stride:
     case Kind::gradient_stride:

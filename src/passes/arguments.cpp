@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "passes/gradient_order.h"
+#include "passes/launch_divisor.h"
 
 namespace flexc::passes {
 
@@ -74,6 +75,9 @@ std::vector<ArgumentSlot> argument_slots(const Mod& mod) {
         if (uses.params[param]) slots.push_back({Kind::param, param});
     for (std::uint32_t size = 0; size < program.sizes.size(); ++size)
         if (uses.sizes[size]) slots.push_back({Kind::size, size});
+    for (const ir::NodeId divisor : launch_divisors(mod))
+        for (const Kind kind : {Kind::reciprocal, Kind::divisor_sign})
+            slots.push_back({kind, divisor});
     if (mod.out_of_range != ir::kNoNode) slots.push_back({Kind::out_of_range});
     if (mod.deterministic && heads_at_once(mod) != HeadsAtOnce::all)
         slots.push_back({Kind::first_kv_head});
@@ -101,6 +105,8 @@ std::string slot_name(const ArgumentSlot& slot, const ir::Program& program) {
     case Kind::sequences: return "sequences";
     case Kind::key_numbers: return "key_numbers";
     case Kind::key_table_size: return "key_table_size";
+    case Kind::reciprocal: return "v" + std::to_string(slot.index) + "_reciprocal";
+    case Kind::divisor_sign: return "v" + std::to_string(slot.index) + "_sign";
     }
     return "";
 }

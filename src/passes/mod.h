@@ -131,15 +131,20 @@ struct ArgumentSlot {
         sequences,       // only for layouts other than dense: see common/sequences.h
         key_numbers,     // likewise: KeyTable::numbers
         key_table_size,
+        reciprocal,   // index = divisor, see passes/launch_divisor.h: Reciprocal
+        divisor_sign, // index = divisor: -1, 0 or 1
     };
     Kind kind;
     std::uint32_t index = 0;
     std::uint32_t dim = 0;
     friend bool operator==(const ArgumentSlot&, const ArgumentSlot&) = default;
 };
-// An upper bound for any program: five kinds of words of each buffer, and five others.
-inline constexpr std::size_t kMaxArgumentWords =
-    ir::kMaxBuffers * (2 + 3 * std::size_t{kMaxDims}) + ir::kMaxParams + ir::kMaxSizes + 5;
+inline constexpr std::size_t kMaxLaunchDivisors = 16;
+// An upper bound for any program: five kinds of words of each buffer, two of each divisor, and five
+// others.
+inline constexpr std::size_t kMaxArgumentWords = ir::kMaxBuffers * (2 + 3 * std::size_t{kMaxDims}) +
+                                                 ir::kMaxParams + ir::kMaxSizes +
+                                                 2 * kMaxLaunchDivisors + 5;
 // Whether the score mod or the sink has a gradient for this buffer.
 bool has_gradient(const Mod& mod, std::uint32_t buffer);
 // Whether the sink has a gradient for this buffer.

@@ -4,9 +4,12 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <optional>
 #include <utility>
 
+#include "common/reciprocal.h"
 #include "cpu/work.h"
+#include "ir/interp.h"
 #include "runtime/alignment.h"
 #include "runtime/buffers.h"
 #include "runtime/heads.h"
@@ -103,9 +106,26 @@ bool is_rounded(const KernelState& kernel, const ir::Buffer& buffer) {
     return buffer.grad && gradient_dtype(buffer, kernel.options.gradient_type) != DType::f32;
 }
 
+// Finds the words of divisors that sizes and params determine.
+void find_divisors(const KernelState& kernel, PlanState& plan) {
+    std::optional<ir::Environment> environment;
+    for (const passes::ArgumentSlot& slot : kernel.slots) {
+        if (slot.kind != Kind::reciprocal && slot.kind != Kind::divisor_sign) continue;
+        const ir::Program& program = kernel.mod.program;
+        if (!environment)
+            environment = MaskValues(program, plan.size_values, plan.param_words, {}).of_head(0, 0);
+        const std::int64_t divisor = ir::evaluate_integer(program, slot.index, *environment);
+        plan.divisor_words.push_back(
+            slot.kind == Kind::reciprocal
+                ? std::bit_cast<std::uint64_t>(reciprocal_of(divisor))
+                : static_cast<std::uint64_t>(std::int64_t{sign_of(divisor)}));
+    }
+}
+
 void fill_words(const KernelState& kernel, const PlanState& plan,
                 std::span<const TensorView> buffers, BoundCall& call) {
     call.word_count = kernel.slots.size();
+    std::size_t divisor_word = 0;
     for (std::size_t i = 0; i < kernel.slots.size(); ++i) {
         const passes::ArgumentSlot& slot = kernel.slots[i];
         auto word = [&]() -> std::uint64_t {
@@ -130,6 +150,8 @@ void fill_words(const KernelState& kernel, const PlanState& plan,
                 return std::bit_cast<std::uintptr_t>(call.attention.sequences.keys.numbers);
             case Kind::key_table_size:
                 return static_cast<std::uint64_t>(call.attention.sequences.keys.size);
+            case Kind::reciprocal:
+            case Kind::divisor_sign: return plan.divisor_words[divisor_word++];
             }
             return 0;
         };
@@ -507,6 +529,7 @@ Result<PlanState> bind_plan(const KernelState& kernel, const Sizes& sizes,
         if (plan->size_values[i] == kUnbound)
             return invalid(formatted("size '{}' is not known: pass the buffers to plan()",
                                      kernel.mod.program.sizes[i]));
+    find_divisors(kernel, *plan);
     if (options.accumulate_gradients)
         for (const ir::Buffer& buffer : kernel.mod.program.buffers)
             if (is_rounded(kernel, buffer))

@@ -52,7 +52,9 @@ MaskValues values_of(const ir::Program& program, std::span<const passes::Argumen
         case Kind::first_kv_head:
         case Kind::sequences: // only dense tensors have block masks here
         case Kind::key_numbers:
-        case Kind::key_table_size: break;
+        case Kind::key_table_size:
+        case Kind::reciprocal: // the values that they are of are computed from sizes and params
+        case Kind::divisor_sign: break;
         }
     }
     sizes[ir::kH] = attention.heads;

@@ -34,6 +34,8 @@ struct PlanState {
         return dim.is_constant() ? dim.constant : size_values[dim.size];
     }
     std::vector<std::uint64_t> param_words; // one per Program::params
+    // The argument words of divisors, in the order of their slots.
+    std::vector<std::uint64_t> divisor_words;
     runtime::PassVariants variants;
     std::size_t workspace_bytes = 0;
     std::size_t gradient_offset = 0; // in it, of sums that are rounded to other types

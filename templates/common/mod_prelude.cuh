@@ -5,6 +5,7 @@
 #include "common/element.cuh"
 #include "common/instructions.cuh"
 #include "common/math.cuh"
+#include "common/reciprocal.h"
 #include "common/special_functions.cuh"
 #include "common/trigonometry.cuh"
 #include "policies/all.cuh"
@@ -24,6 +25,19 @@ template <typename Int> __device__ inline Int flexc_floor_modulo(Int x, Int y) {
     if (y == 0 || y == -1) return 0;
     const Int remainder = x % y;
     return remainder != 0 && (remainder < 0) != (y < 0) ? remainder + y : remainder;
+}
+// By a divisor that is the same for a launch, see common/reciprocal.h; `sign` is the divisor's.
+__device__ inline long long flexc_floor_divide(int x, Reciprocal reciprocal, int sign) {
+    const int signed_x = x * sign;
+    // The quotient of a negative number is the complement of that of its complement.
+    const int complement = signed_x >> 31;
+    const unsigned size = static_cast<unsigned>(signed_x ^ complement);
+    return static_cast<int>(__umulhi(size << 1, reciprocal.multiplier) >> reciprocal.shift) ^
+           complement;
+}
+__device__ inline long long flexc_floor_modulo(int x, Reciprocal reciprocal, int sign,
+                                               long long divisor) {
+    return divisor == 0 ? 0 : x - flexc_floor_divide(x, reciprocal, sign) * divisor;
 }
 // x >= 0 and y > 0, so that unsigned division can be used.
 __device__ inline int flexc_quotient(int x, int y) {

@@ -146,6 +146,23 @@ TEST_CASE("what all elements of a head divide by becomes a factor where rounding
     CHECK(has(exact, "flexc_divide(score"));
 }
 
+TEST_CASE("positions are divided by what is the same for a launch through its reciprocal") {
+    const auto forward = [](const std::string& score) {
+        return text_of("param w: i32 = 64\nscore_mod = " + score, plan::KernelKind::forward);
+    };
+    const std::string text = forward("score + (kv_idx // w - q_idx % w) % (w * 2)");
+    CHECK(has(text, "alignas(8) Reciprocal v"));
+    CHECK(has(text, "flexc_floor_divide(kv, arguments.v"));
+    CHECK(has(text, "flexc_floor_modulo(q, arguments.v"));
+    // A remainder may be as large as the param, whose range is that of integers in a double.
+    CHECK(has(text, "flexc_floor_modulo(at.column."));
+    // The host computes no reals as kernels do, and reads no buffers.
+    for (const char* score :
+         {"score + kv_idx // 3", "score + w // kv_idx", "score + w // 3", "score + int(score) // w",
+          "score + kv_idx // int(w * 0.3)", "score + kv_idx // (w if w * 0.3 > 2.0 else 5)"})
+        CHECK_MESSAGE(!has(forward(score), "_reciprocal"), score);
+}
+
 TEST_CASE("tanh and what is made of it are rough where the error stays small") {
     const auto forward = [](const std::string& score, DType dtype = DType::bf16) {
         auto mod = test::lower_text("score_mod = " + score, 64, 64, true);

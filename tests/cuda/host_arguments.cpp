@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "common/reciprocal.h"
+#include "ir/interp.h"
 #include "passes/gradient_order.h"
 
 namespace flexc::test {
@@ -153,6 +155,12 @@ std::uint64_t HostArguments::word(const passes::ArgumentSlot& slot, const ir::Pr
         return bits;
     }
     case Kind::size: return static_cast<std::uint64_t>(environment.sizes[slot.index]);
+    case Kind::reciprocal:
+        return std::bit_cast<std::uint64_t>(
+            reciprocal_of(ir::evaluate_integer(program, slot.index, environment)));
+    case Kind::divisor_sign:
+        return static_cast<std::uint64_t>(
+            std::int64_t{sign_of(ir::evaluate_integer(program, slot.index, environment))});
     case Kind::out_of_range: return reinterpret_cast<std::uint64_t>(&flag_);
     case Kind::first_kv_head:
     case Kind::sequences: // programs here are dense

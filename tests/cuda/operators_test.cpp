@@ -216,6 +216,52 @@ TEST_CASE("32-bit numbers are as far apart as wide ones") {
             CHECK(distance(x, y) == std::abs(static_cast<long long>(x) - y));
 }
 
+TEST_CASE("quotients by a reciprocal are those of 64-bit integers") {
+    const test::HostModule module("#include \"common/mod_prelude.cuh\"\n"
+                                  "extern \"C\" void both(int x, long long y, long long* out) {\n"
+                                  "    const Reciprocal by = reciprocal_of(y);\n"
+                                  "    out[0] = flexc_floor_divide(x, by, sign_of(y));\n"
+                                  "    out[1] = flexc_floor_modulo(x, by, sign_of(y), y);\n"
+                                  "    out[2] = flexc_floor_divide<long long>(x, y);\n"
+                                  "    out[3] = flexc_floor_modulo<long long>(x, y);\n}\n");
+    auto* const both = module.function<void(int, long long, long long*)>("both");
+    int wrong = 0;
+    const auto check = [&](long long x, long long y) {
+        constexpr long long kMost = INT32_MAX - 1;
+        if (x < -kMost || x > kMost) return;
+        long long out[4];
+        both(static_cast<int>(x), y, out);
+        if ((out[0] != out[2] || out[1] != out[3]) && ++wrong <= 3)
+            FAIL_CHECK(formatted("{} by {}: {} and {} instead of {} and {}", x, y, out[0], out[1],
+                                 out[2], out[3]));
+    };
+    std::vector<long long> special;
+    for (int bit = 0; bit <= 53; ++bit)
+        for (const long long beside : {-1, 0, 1})
+            for (const long long sign : {-1, 1})
+                special.push_back(sign * ((1ll << bit) + beside));
+    special.push_back(INT32_MAX - 1);
+    special.push_back(1 - INT32_MAX);
+    test::Random random(test::first_seed());
+    const auto of_any_size = [&] {
+        const long long most = 1ll << random.integer(0, 53);
+        return random.integer(-most, most);
+    };
+    for (const long long y : special) {
+        for (const long long x : special)
+            check(x, y);
+        // Multiples of the divisor, where quotients change, and their neighbours.
+        for (int trial = 0; trial < 200; ++trial) {
+            const long long size = std::max(1ll, std::abs(y));
+            const long long multiple = of_any_size() % (INT32_MAX / size + 1) * y;
+            for (const long long beside : {-1, 0, 1})
+                check(multiple + beside, y);
+        }
+    }
+    for (int trial = 0; trial < test::trials(300000); ++trial)
+        check(of_any_size() % INT32_MAX, of_any_size());
+}
+
 TEST_CASE("the whole number of a square root needs no branch") {
     const test::HostModule module("#include \"common/mod_prelude.cuh\"\n"
                                   "extern \"C\" void both(float x, int* out) {\n"
