@@ -34,6 +34,8 @@ int query_kernel_bytes(const KernelRequest& request, const BlockShape& shape) {
 
 // Bytes that may spill in kernels that sum tables: of values that are used once or twice per tile.
 constexpr int kSpillsOfTables = 32;
+// Bytes that may spill where an element reads much, which takes far longer.
+constexpr int kSpillsOfReads = 8;
 
 // Returns the words of shared memory for the sums of each gradient of few entries; 0 if there is
 // none, or if they do not fit.
@@ -78,9 +80,10 @@ KernelConfig key_kernel(const KernelRequest& request, const BlockShape& shape,
     config.has_block_mask = request.mask.has_block_mask;
     config.sums.sums_few_entries = table_words > 0;
     config.storage.table_words = table_words;
-    config.spills.tolerated = request.work.is_long ? kSpillsOfLong
-                              : table_words > 0    ? kSpillsOfTables
-                                                   : 0;
+    config.spills.tolerated = request.work.is_long        ? kSpillsOfLong
+                              : table_words > 0           ? kSpillsOfTables
+                              : request.work.reads_much() ? kSpillsOfReads
+                                                          : 0;
     config.reason = request.kind == KernelKind::backward_fused
                         ? "dk and dv of a tile of keys, dq by atomic additions"
                         : "dk and dv of a tile of keys, in a fixed order";

@@ -676,16 +676,17 @@ std::vector<Choice> choices_for(const KernelRequest& request) {
 }
 
 // If `next` is only a step smaller, lets it be skipped when `config` spills more bytes than a step
-// can save. Three warpgroups, which have the fewest registers, can save more than 128 bytes.
-void pass_over_step(KernelConfig& config, const KernelConfig& next) {
-    constexpr int kSavable = 256;
+// can save. Three warpgroups, which have the fewest registers, can save more than 128 bytes. What
+// many reads of each element need hardly depends on the tile.
+void pass_over_step(const KernelRequest& request, KernelConfig& config, const KernelConfig& next) {
+    constexpr int kSavable = 256, kSavableOfReads = 64;
     const ForwardSchedule &shape = *config.schedule, &smaller = *next.schedule;
     if (shape.consumers != smaller.consumers || shape.overlaps != smaller.overlaps ||
         config.decomposition.stages_tables() != next.decomposition.stages_tables() ||
         shape.key_tile - smaller.key_tile > kLeastStep)
         return;
     config.spills.saving_forms = 1;
-    config.spills.savable = kSavable;
+    config.spills.savable = request.work.reads_much() ? kSavableOfReads : kSavable;
     config.spills.beside = std::numeric_limits<int>::max();
 }
 
@@ -748,7 +749,7 @@ std::vector<KernelConfig> forward_candidates(const KernelRequest& asked) {
         candidates.push_back(std::move(config));
     }
     for (std::size_t at = 0; at + 1 < candidates.size(); ++at)
-        pass_over_step(candidates[at], candidates[at + 1]);
+        pass_over_step(request, candidates[at], candidates[at + 1]);
     // The generic kernel, which follows, has half the speed; spilling these bytes costs less.
     constexpr int kSpillsOfLast = 64;
     if (!candidates.empty())
