@@ -161,6 +161,18 @@ TEST_CASE("positions are divided by what is the same for a launch through its re
          {"score + kv_idx // 3", "score + w // kv_idx", "score + w // 3", "score + int(score) // w",
           "score + kv_idx // int(w * 0.3)", "score + kv_idx // (w if w * 0.3 > 2.0 else 5)"})
         CHECK_MESSAGE(!has(forward(score), "_reciprocal"), score);
+    // More than there are words for are divided as ever.
+    std::string many = "score_mod = score", params;
+    for (std::size_t i = 0; i < passes::kMaxLaunchDivisors + 3; ++i) {
+        params += "param p" + std::to_string(i) + ": i32 = 5\n";
+        many += " + kv_idx // p" + std::to_string(i);
+    }
+    const std::string of_many = text_of(params + many, plan::KernelKind::forward);
+    std::size_t reciprocals = 0;
+    for (std::size_t at = 0; (at = of_many.find(") Reciprocal ", at)) != std::string::npos; ++at)
+        ++reciprocals;
+    CHECK(reciprocals == passes::kMaxLaunchDivisors);
+    CHECK(has(of_many, "flexc_floor_divide(flexc_wide("));
 }
 
 TEST_CASE("tanh and what is made of it are rough where the error stays small") {

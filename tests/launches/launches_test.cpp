@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -17,6 +18,7 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include "common/reciprocal.h"
 #include "common/sequences.h"
 #include "flexc/flexc.h"
 #include "runtime/state.h"
@@ -580,6 +582,24 @@ TEST_CASE("updates from the host's memory wait for the device after several that
     }
     unsetenv("FLEXC_RECORDED_BUSY");
     CHECK((updates > 2 && updates < most));
+}
+
+TEST_CASE("divisors that params and sizes determine come with their reciprocals") {
+    REQUIRE_MESSAGE(std::getenv("FLEXC_LIBCUDA") != nullptr, "run it by ctest");
+    for (const std::int64_t w : {7, 1, 0, -3, 1 << 30}) {
+        CAPTURE(w);
+        const Program program{"", formatted("param w: i32 = {}\nbuffer a: f32[KV_LEN]\nscore_mod = "
+                                            "score + a[kv_idx // w] + kv_idx % (w * Q_LEN)",
+                                            w)};
+        const auto kernel = compile(program.text, options_of(kSettings[0], program));
+        REQUIRE_MESSAGE(kernel, kernel.error().message);
+        std::string words;
+        for (const std::int64_t divisor : {w, w * kSizes.q_len})
+            words += formatted(" {:x} {:x}", std::bit_cast<std::uint64_t>(reciprocal_of(divisor)),
+                               static_cast<std::uint64_t>(std::int64_t{sign_of(divisor)}));
+        const std::string text = trace(*kernel, kSettings[0], kVariants[0]);
+        CHECK_MESSAGE(text.find(words) != std::string::npos, words, " in ", text);
+    }
 }
 
 TEST_CASE("launches for few queries have the blocks of known parts, and in a graph the most") {
