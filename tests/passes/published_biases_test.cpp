@@ -1,0 +1,203 @@
+// Learned biases as published models write them, and how Hopper's backward sums their gradients. An
+// element's own addition to memory, "element", is none of them: where elements share an entry they
+// wait for each other.
+#include <string>
+
+#include <doctest/doctest.h>
+
+#include "passes/gradient_sum.h"
+#include "program_of.h"
+
+using namespace flexc;
+
+namespace {
+
+// Of each gradient, in the order of the reads.
+std::string sums_of(const std::string& program) {
+    const passes::Mod mod = test::lowered(program, {.divides_by_derivative = true});
+    std::string text;
+    for (const passes::ReadGradient& gradient : mod.gradients)
+        text += (text.empty() ? "" : ", ") + std::string(gradient.is_weighted ? "weighted " : "") +
+                std::string(name(passes::gradient_sum(mod, gradient, passes::fused_sums(mod))));
+    return text;
+}
+
+struct Published {
+    const char *name, *buffers, *score, *sums;
+};
+// clang-format off
+const Published kPublished[] = {
+    {"ALiBi, slopes learned",
+     "buffer s: f32[H] grad",
+     "score + s[h] * (kv_idx - q_idx)",
+     "head"},
+    {"ALiBi of an encoder",
+     "buffer s: f32[H] grad",
+     "score - s[h] * abs(q_idx - kv_idx)",
+     "head"},
+    {"T5, decoder",
+     "buffer t: f32[32, H] grad",
+     "score + t[min(max(q_idx - kv_idx, 0), 31), h]",
+     "distance"},
+    {"T5, encoder",
+     "buffer t: f32[32, H] grad",
+     "score + t[min(abs(kv_idx - q_idx), 15) + (16 if kv_idx > q_idx else 0), h]",
+     "distance"},
+    {"T5, one table for each sign",
+     "buffer a: f32[H, 64] grad\nbuffer c: f32[H, 64] grad",
+     "score + where(q_idx >= kv_idx, a[h, min(q_idx - kv_idx, 63)], c[h, min(kv_idx - q_idx, 63)])",
+     "distance, distance"},
+    {"WavLM",
+     "buffer t: f32[H, 64] grad\nbuffer g: f32[B, H, Q_LEN] grad",
+     "score + g[b, h, q_idx] * t[h, clamp(kv_idx - q_idx, -31, 32) + 31]",
+     "query, weighted distance"},
+    {"DeBERTa's buckets",
+     "buffer t: f32[H, 512] grad",
+     "score + t[h, clamp((q_idx - kv_idx) if abs(q_idx - kv_idx) < 128 else (1 if q_idx > kv_idx "
+     "else -1) * int(log(abs(q_idx - kv_idx)) * 40), -256, 255) + 256]",
+     "distance"},
+    {"Music Transformer, skewed",
+     "buffer r: f32[B, H, Q_LEN, N] grad",
+     "score + r[b, h, q_idx, q_idx - kv_idx]\nmask_mod = q_idx >= kv_idx",
+     "shifted"},
+    {"Shaw, clamped",
+     "buffer r: f32[B, H, Q_LEN, 129] grad",
+     "score + r[b, h, q_idx, clamp(kv_idx - q_idx, -64, 64) + 64]",
+     "shifted"},
+    {"Kerple",
+     "buffer a: f32[H] grad\nbuffer p: f32[H] grad",
+     "score - a[h] * log(1 + p[h] * abs(q_idx - kv_idx))",
+     "distance, distance"},
+    {"Sandwich",
+     "buffer r: f32[H] grad",
+     "score + r[h] * sum(i in 0..8: cos((q_idx - kv_idx) / 10000 ** (i / 8)))",
+     "distance"},
+    {"a table between whose entries is interpolated",
+     "buffer t: f32[H, 65] grad",
+     "score + (1 - (abs(q_idx - kv_idx) / 16 - abs(q_idx - kv_idx) // 16)) * t[h, min(abs(q_idx "
+     "- kv_idx) // 16, 63)]",
+     "distance"},
+    {"mixtures of tables",
+     "buffer a: f32[H, 4] grad\nbuffer t: f32[4, 257] grad",
+     "score + sum(i in 0..4: a[h, i] * t[i, min(abs(q_idx - kv_idx), 256)])",
+     "distance, distance, distance, distance, distance, distance, distance, distance"},
+    {"a gate between content and position",
+     "buffer a: f32[H] grad\nbuffer t: f32[H, 257] grad",
+     "(1 - sigmoid(a[h])) * score + sigmoid(a[h]) * t[h, min(abs(q_idx - kv_idx), 256)]",
+     "head, distance"},
+    {"learned decay of the future",
+     "buffer d: f32[H] grad",
+     "score * where(q_idx >= kv_idx, 1.0, d[h])",
+     "head"},
+    {"a factor for each distance",
+     "buffer t: f32[H, 257] grad",
+     "score * t[h, min(abs(q_idx - kv_idx), 256)]",
+     "weighted distance"},
+    {"distances of one document",
+     "buffer doc: i32[B, Q_LEN]\nbuffer t: f32[H, 128] grad",
+     "score + where(doc[b, q_idx] == doc[b, kv_idx], t[h, min(abs(q_idx - kv_idx), 127)], 0.0)",
+     "weighted distance"},
+    {"distances but for a token",
+     "buffer t: f32[H, 257] grad\nbuffer c: f32[H] grad",
+     "score + where(q_idx == 0 or kv_idx == 0, c[h], t[h, clamp(q_idx - kv_idx, -128, 127) + 128])",
+     "head, weighted distance"},
+    {"distances of position ids",
+     "buffer pos: i32[B, Q_LEN]\nbuffer t: f32[H, 257] grad",
+     "score + t[h, clamp(pos[b, kv_idx] - pos[b, q_idx], -128, 128) + 128]",
+     "table"},
+    {"TiSASRec",
+     "buffer ts: i32[B, Q_LEN]\nbuffer t: f32[H, 257] grad",
+     "score + t[h, min(abs(ts[b, q_idx] - ts[b, kv_idx]), 256)]",
+     "table"},
+    {"distances by level",
+     "buffer lv: i32[Q_LEN]\nbuffer t: f32[H, 4, 257] grad",
+     "score + t[h, lv[q_idx], clamp(q_idx - kv_idx, -128, 128) + 128]",
+     "table"},
+    {"Swin",
+     "buffer t: f32[H, 27, 27] grad",
+     "score + t[h, q_idx // 14 - kv_idx // 14 + 13, q_idx % 14 - kv_idx % 14 + 13]",
+     "distance"},
+    {"Swin, second version",
+     "buffer t: f32[H, 27, 27] grad",
+     "score + 16 * sigmoid(t[h, q_idx // 14 - kv_idx // 14 + 13, q_idx % 14 - kv_idx % 14 + 13])",
+     "weighted table"},
+    {"BEiT, with a token",
+     "buffer t: f32[H, 732] grad",
+     "score + t[h, where(q_idx == 0, where(kv_idx == 0, 731, 729), where(kv_idx == 0, 730, "
+     "((q_idx - 1) // 14 - (kv_idx - 1) // 14 + 13) * 27 + (q_idx - 1) % 14 - (kv_idx - 1) % 14 "
+     "+ 13))]",
+     "table"},
+    {"a table read through a tensor of indices",
+     "buffer e: i32[Q_LEN, KV_LEN]\nbuffer t: f32[732, H] grad",
+     "score + t[e[q_idx, kv_idx], h]",
+     "table"},
+    {"ConViT",
+     "buffer a: f32[H] grad\nbuffer c: f32[H, 2] grad",
+     "score - abs(a[h]) * ((q_idx % 14 - kv_idx % 14 - c[h, 0]) ** 2 + (q_idx // 14 - kv_idx // "
+     "14 - c[h, 1]) ** 2)",
+     "head, head, head"},
+    {"Video Swin, frames and places apart",
+     "buffer t: f32[H, 63] grad\nbuffer s: f32[H, 27, 27] grad",
+     "score + t[h, q_idx // 196 - kv_idx // 196 + 31] + s[h, q_idx % 196 // 14 - kv_idx % 196 // "
+     "14 + 13, q_idx % 14 - kv_idx % 14 + 13]",
+     "distance, distance"},
+    {"TUPE",
+     "buffer p: f32[H, Q_LEN, KV_LEN] grad\nbuffer a: f32[H, 2] grad",
+     "score + where(q_idx == 0, a[h, 0], where(kv_idx == 0, a[h, 1], p[h, q_idx, kv_idx]))",
+     "row, head, dense_bias"},
+    {"XLNet's segments",
+     "buffer seg: i32[B, Q_LEN]\nbuffer s: f32[B, H, Q_LEN, 2] grad",
+     "score + where(seg[b, q_idx] == seg[b, kv_idx], s[b, h, q_idx, 0], s[b, h, q_idx, 1])",
+     "query, query"},
+    {"kinds of tokens",
+     "buffer g: i32[B, Q_LEN]\nbuffer t: f32[H, 8, 8] grad",
+     "score + t[h, g[b, q_idx], g[b, kv_idx]]",
+     "table"},
+    {"kinds of tokens, flat",
+     "buffer g: i32[B, Q_LEN]\nbuffer t: f32[H, 64] grad",
+     "score + t[h, g[b, q_idx] * 8 + g[b, kv_idx]]",
+     "table"},
+    {"kinds that multiply",
+     "buffer g: i32[B, Q_LEN]\nbuffer t: f32[H, 8, 8] grad",
+     "score * t[h, g[b, q_idx], g[b, kv_idx]]",
+     "weighted table"},
+    {"blocks of keys and queries",
+     "buffer t: f32[H, 64, 64] grad",
+     "score + t[h, q_idx // 64, kv_idx // 64]",
+     "table"},
+    {"Graphormer",
+     "buffer e: i32[B, Q_LEN, KV_LEN]\nbuffer t: f32[H, 20] grad\nbuffer v: f32[H] grad",
+     "score + where(q_idx == 0 or kv_idx == 0, v[h], t[h, e[b, q_idx, kv_idx]])",
+     "head, table"},
+    {"Forgetting Transformer",
+     "buffer c: f32[B, H, Q_LEN] grad",
+     "score + c[b, h, q_idx] - c[b, h, kv_idx]\nmask_mod = q_idx >= kv_idx",
+     "row, key"},
+    {"factors of keys and queries",
+     "buffer g: f32[B, H, KV_LEN] grad\nbuffer r: f32[B, H, Q_LEN] grad",
+     "score * g[b, h, kv_idx] * r[b, h, q_idx]",
+     "key, query"},
+    {"a bias of low rank",
+     "buffer u: f32[H, Q_LEN, 2] grad\nbuffer v: f32[H, KV_LEN, 2] grad",
+     "score + sum(i in 0..2: u[h, q_idx, i] * v[h, kv_idx, i])",
+     "query, key, query, key"},
+    {"AlphaFold's pair bias",
+     "buffer p: f32[H, Q_LEN, KV_LEN] grad",
+     "score + p[h, q_idx, kv_idx]",
+     "dense_bias"},
+    {"a pair bias near the diagonal",
+     "buffer p: f32[H, Q_LEN, KV_LEN] grad",
+     "score + where(abs(q_idx - kv_idx) < 64, p[h, q_idx, kv_idx], 0.0)",
+     "dense_bias"},
+};
+// clang-format on
+
+} // namespace
+
+TEST_CASE("gradients of published biases are summed before they are added to memory") {
+    for (const Published& one : kPublished) {
+        CAPTURE(std::string(one.name));
+        const std::string program = std::string(one.buffers) + "\nscore_mod = " + one.score;
+        CHECK(sums_of(program) == std::string(one.sums));
+    }
+}
