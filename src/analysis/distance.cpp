@@ -5,13 +5,8 @@
 namespace flexc::analysis {
 
 using ir::NodeId;
-using ir::Op;
 
 namespace {
-
-bool is_integer_comparison(Op op) {
-    return op == Op::ilt || op == Op::ile || op == Op::ieq || op == Op::ine;
-}
 
 // Whether the integer changes with q - kv alone, if the nodes of its form's rest do.
 template <typename Is> bool is_of_difference(const AffineForm& form, Is is) {
@@ -40,7 +35,7 @@ void extend_of_distance(std::vector<bool>& of_distance, const ir::Graph& graph,
                             (forms[id].rest.size() != 1 || forms[id].rest[0].node != id);
         if (is_sum) return is_of_difference(forms[id], is);
         // q_idx < kv_idx, whose sides are no distances.
-        if (is_integer_comparison(node.op))
+        if (ir::info(node.op).compares_integers())
             if (const auto difference = sum(forms[node.operands[0]], forms[node.operands[1]], -1))
                 return is_of_difference(*difference, is);
         return std::ranges::all_of(node.operands, is);

@@ -51,10 +51,6 @@ bool join(Differences& to, const Differences& more) {
 
 constexpr Differences kOthers = {.only = false, .used = {}};
 
-bool is_comparison(Op op) {
-    return op == Op::ilt || op == Op::ile || op == Op::ieq || op == Op::ine;
-}
-
 // coefficient * digit.
 struct DigitTerm {
     Product coefficient;
@@ -298,7 +294,7 @@ Differences IndexForms::find_differences(NodeId id, const Facts& found) const {
     const bool is_term =
         found.form.size() == 1 && found.form[0].node == id && found.form[0].coefficient.is(1);
     if (node.type == ir::Type::integer && !is_term) return differences_of_sum(found.form);
-    if (is_comparison(node.op)) {
+    if (ir::info(node.op).compares_integers()) {
         IndexForm difference = form(node.operands[0]);
         if (!add_scaled(difference, form(node.operands[1]), {-1, {}})) return kOthers;
         return differences_of_sum(difference);

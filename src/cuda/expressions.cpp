@@ -26,10 +26,6 @@ namespace {
 // Expressions with more characters get a name, so that lines stay readable.
 constexpr std::size_t kLongExpression = 60;
 
-bool compares_integers(Op op) {
-    return op == Op::ilt || op == Op::ile || op == Op::ieq || op == Op::ine;
-}
-
 std::string_view spelling(Op op, Precision precision) {
     if (precision == Precision::rough) {
         if (op == Op::tanh) return "tanh_fast($x)";
@@ -363,7 +359,7 @@ std::string Body::operation(NodeId id) const {
     // All integer operands are converted to one width: the result's, or for a comparison that of
     // the widest operand.
     CType integers = layout_->type(id);
-    if (compares_integers(node.op)) {
+    if (ir::info(node.op).compares_integers()) {
         const bool wide = std::ranges::any_of(
             node.operands, [&](NodeId operand) { return layout_->type(operand) == CType::wide; });
         integers = wide ? CType::wide : CType::narrow;

@@ -30,6 +30,7 @@ struct OpInfo {
     std::string_view llvm;
     bool differentiable;
     bool is_leaf() const { return signature.empty(); }
+    bool compares_integers() const { return signature == "ii>b"; }
     int arity() const { return is_leaf() ? 0 : static_cast<int>(signature.find('>')); }
 };
 const OpInfo& info(Op op);

@@ -92,12 +92,8 @@ int summed_key_width(const Mod& mod) {
 
 // Describes how a warp-specialized fused backward sums the gradient of a read.
 std::string describe_sum(const Mod& mod, const ReadGradient& gradient) {
-    const TileSums tile{.key_width = summed_key_width(mod),
-                        .sums_tables = sums_tables(mod),
-                        .adds_biases_beside = sums_tables(mod),
-                        .sums_grids = sums_grids(mod),
-                        .sums_shifts = sums_shifts(mod),
-                        .weighs_distances = weighs_distances(mod)};
+    TileSums tile = fused_sums(mod);
+    tile.key_width = summed_key_width(mod);
     const GradientSum sum = gradient_sum(mod, gradient, tile);
     if (sum == GradientSum::table && gradient.read == read_by_kinds(mod))
         return formatted("by products with ones of its kinds, once for an entry and head{}{}",

@@ -35,6 +35,12 @@ struct Pool {
     CpuThreads threads(int count) { return {count, parallel_for, this}; }
 };
 
+Result<Kernel> causal_tanh() {
+    return compile(
+        "score_mod = tanh(score)\nmask_mod = q_idx >= kv_idx",
+        {.dtype = DType::f32, .head_dim = kDim, .device = Device::cpu(), .cache = {.disk = false}});
+}
+
 // o and all gradients of one forward and backward.
 std::vector<float> results(const Kernel& kernel, const CpuThreads& threads) {
     const Sizes sizes{
@@ -75,9 +81,7 @@ std::vector<float> results(const Kernel& kernel, const CpuThreads& threads) {
 } // namespace
 
 TEST_CASE("a plan's calls run on the caller's threads, as many as asked for, with the same bits") {
-    const auto kernel = compile(
-        "score_mod = tanh(score)\nmask_mod = q_idx >= kv_idx",
-        {.dtype = DType::f32, .head_dim = kDim, .device = Device::cpu(), .cache = {.disk = false}});
+    const auto kernel = causal_tanh();
     REQUIRE(kernel.has_value());
     const std::vector<float> expected = results(*kernel, {.count = 1});
     auto same = [&](const std::vector<float>& got) {
@@ -101,9 +105,7 @@ TEST_CASE("a plan's calls run on the caller's threads, as many as asked for, wit
 }
 
 TEST_CASE("calls of several threads at the same time, again and again, have the same bits") {
-    const auto kernel = compile(
-        "score_mod = tanh(score)\nmask_mod = q_idx >= kv_idx",
-        {.dtype = DType::f32, .head_dim = kDim, .device = Device::cpu(), .cache = {.disk = false}});
+    const auto kernel = causal_tanh();
     REQUIRE(kernel.has_value());
     const std::vector<float> expected = results(*kernel, {.count = 1});
     std::atomic<int> same = 0;
@@ -123,9 +125,7 @@ TEST_CASE("calls of several threads at the same time, again and again, have the 
 }
 
 TEST_CASE("all threads of a call round as its caller does") {
-    const auto kernel = compile(
-        "score_mod = tanh(score)\nmask_mod = q_idx >= kv_idx",
-        {.dtype = DType::f32, .head_dim = kDim, .device = Device::cpu(), .cache = {.disk = false}});
+    const auto kernel = causal_tanh();
     REQUIRE(kernel.has_value());
     const std::vector<float> nearest = results(*kernel, {});
     REQUIRE(std::fesetround(FE_UPWARD) == 0);
