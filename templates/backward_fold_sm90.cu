@@ -37,6 +37,15 @@ extern "C" __global__ void __launch_bounds__(kThreads)
                     // may be infinite or NaN.
                     sm90::add_by_warp(mod::ReadGradients::address(at, gradient),
                                       sum == 0 ? 0 : sum * mod::distance_factor(at, gradient));
+            // A block's distances are of one head, and terms mostly add to one address for each.
+            if (mod::TermGradients::kExist && __syncthreads_or(sum != 0))
+                mod::TermGradients::visit(at, [&](auto* to, float factor, bool is_of_head) {
+                    const float product = sum == 0 ? 0 : sum * factor;
+                    if (is_of_head)
+                        sm90::add_by_block<mod::kWarps>(to, product);
+                    else
+                        sm90::add_by_warp(to, product);
+                });
         });
     }
 }

@@ -76,7 +76,8 @@ class Emitter {
                          emit_distance_values(layout_, config_) +
                          emit_dense_bias(layout_, config_, gradients());
             if (config_.kind == plan::KernelKind::fold)
-                text_ += emit_distance_factors(layout_, gradients(), config_.sums);
+                text_ += emit_distance_factors(layout_, gradients(), config_.sums) +
+                         emit_term_gradients(layout_, terms_by_distance(mod_));
             if (!has_backward_policies(config_)) {
                 first_kv_head();
                 text_ += emit_gradients(layout_, gradients(), config_.sums) +
@@ -204,6 +205,11 @@ class Emitter {
                 if (multiplies && factor != ir::kNoNode) result.push_back(factor);
                 const auto& indices = mod_.program.graph[gradient.read].operands;
                 result.insert(result.end(), indices.begin(), indices.end());
+            }
+            if (config_.kind == plan::KernelKind::fold) {
+                const std::vector<NodeId> of_terms =
+                    term_gradient_roots(mod_, terms_by_distance(mod_));
+                result.insert(result.end(), of_terms.begin(), of_terms.end());
             }
             if (config_.sums.sums_grids)
                 for (const auto& [condition, value] : passes::grid_conditions(mod_))

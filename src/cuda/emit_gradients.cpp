@@ -131,13 +131,58 @@ std::vector<passes::ReadGradient> gradients_of(const passes::Mod& mod,
         case plan::KernelKind::backward_dkdv:
         case plan::KernelKind::backward_fused:
         case plan::KernelKind::expand:
-        case plan::KernelKind::fold: return !by_rows || sum != row;
+        case plan::KernelKind::fold:
+            return !by_rows || (sum != row && !passes::is_of_terms_by_distance(mod, gradient));
         default: return false;
         }
     };
     std::vector<passes::ReadGradient> added;
     std::ranges::copy_if(mod.gradients, std::back_inserter(added), is_added);
     return added;
+}
+
+std::vector<passes::ReadGradient> terms_by_distance(const passes::Mod& mod) {
+    std::vector<passes::ReadGradient> terms;
+    std::ranges::copy_if(mod.gradients, std::back_inserter(terms),
+                         [&](const passes::ReadGradient& gradient) {
+                             return passes::is_of_terms_by_distance(mod, gradient);
+                         });
+    return terms;
+}
+
+std::vector<NodeId> term_gradient_roots(const passes::Mod& mod,
+                                        const std::vector<passes::ReadGradient>& terms) {
+    std::vector<NodeId> roots;
+    for (const passes::ReadGradient& gradient : terms) {
+        roots.push_back(gradient.sum_factor);
+        const auto& indices = mod.program.graph[gradient.read].operands;
+        roots.insert(roots.end(), indices.begin(), indices.end());
+    }
+    return roots;
+}
+
+std::string emit_term_gradients(const Layout& layout,
+                                const std::vector<passes::ReadGradient>& terms) {
+    if (terms.empty()) return "";
+    Body each(layout, Place::element, "at.");
+    each.compute(entering(layout, term_gradient_roots(layout.mod(), terms)));
+    for (const auto& [counter, of_counter] : by_counter(layout, terms))
+        each.loop(counter, [&](Body& inside) {
+            inside.compute(term_gradient_roots(layout.mod(), of_counter));
+            for (const passes::ReadGradient& gradient : of_counter)
+                inside.line(formatted(
+                    "add({}, {}, {});",
+                    element_address(inside, gradient.read,
+                                    {Kind::gradient_data, layout.node(gradient.read).symbol},
+                                    Kind::gradient_stride),
+                    unbracketed(inside.text(gradient.sum_factor)),
+                    (layout.mod().dependence[gradient.read].bits & analysis::kPositions) == 0));
+        });
+    Policy policy("TermGradients");
+    policy.constant("kExist", true);
+    policy.member("    template <typename Add>\n");
+    policy.function("void visit(const At& at, Add add)", each);
+    return policy.text();
 }
 
 std::vector<NodeId> row_gradient_roots(const passes::Mod& mod,
@@ -186,8 +231,10 @@ std::string emit_read_gradients(const Layout& layout, const plan::KernelConfig& 
     Policy policy("ReadGradients");
     policy.constant("kComeFromElements", come_from_elements);
     policy.constant("kQuerySums", config.storage.query_sums);
-    policy.constant("kSumsDistances",
-                    has_sum(layout.mod(), config, gradients, passes::GradientSum::distance));
+    policy.constant(
+        "kSumsDistances",
+        has_sum(layout.mod(), config, gradients, passes::GradientSum::distance) ||
+            (config.kind != plan::KernelKind::delta && !terms_by_distance(layout.mod()).empty()));
     policy.constant("kWeighted", weighted_gradient(config, gradients), -1);
     if (!gradients.empty()) {
         policy.member(formatted("    static constexpr __device__ Sum sum_of(int i) {{\n"

@@ -35,9 +35,16 @@ std::string emit_read_gradients(const Layout& layout, const plan::KernelConfig& 
                                 const std::vector<passes::ReadGradient>& gradients,
                                 bool come_from_elements);
 
-// Returns those of the mod's gradients that this kernel adds.
+// Returns those of the mod's gradients that this kernel adds, except those of sums' terms that a
+// fold kernel adds: terms_by_distance(). emit_term_gradients(): their addresses and factors.
 std::vector<passes::ReadGradient> gradients_of(const passes::Mod& mod,
                                                const plan::KernelConfig& config);
+
+std::vector<passes::ReadGradient> terms_by_distance(const passes::Mod& mod);
+std::vector<ir::NodeId> term_gradient_roots(const passes::Mod& mod,
+                                            const std::vector<passes::ReadGradient>& terms);
+std::string emit_term_gradients(const Layout& layout,
+                                const std::vector<passes::ReadGradient>& terms);
 
 // Roots and functions for kernels of a warp-specialized backward that pass over rows: the partial
 // of each read whose gradient is added once a row, as a function of the score.

@@ -124,6 +124,51 @@ void divide_by_derivative(Mod& mod, const std::vector<ReadGradient*>& divided) {
         gradient->sum_factor = build.apply(Op::fdiv, {gradient->partial, mod.d_score});
 }
 
+// Whether elements of one distance read different places.
+bool is_of_elements(const Mod& mod, const ReadGradient& gradient) {
+    return mod.place[gradient.read] == Place::element && !mod.of_distance[gradient.read];
+}
+
+bool is_of_term(const Mod& mod, const ReadGradient& gradient) {
+    return mod.counters[gradient.read] != kNoNode;
+}
+
+// Finds the facts again if the graph has got nodes since it had this many.
+void find_facts_since(Mod& mod, std::size_t known) {
+    if (mod.program.graph.size() == known) return;
+    mod.order = ir::reachable(mod.program.graph, root_nodes(mod));
+    find_facts(mod);
+}
+
+// Fills the factors of the gradients of sums' terms: of all or of none, because elements that add
+// some of them one by one take so long that no other sum matters. divides: as of
+// find_sum_factors(); then these gradients follow in `divided`.
+void find_factors_of_terms(Mod& mod, bool divides, std::vector<ReadGradient*>& divided) {
+    const std::size_t known = mod.program.graph.size();
+    for (ReadGradient& gradient : mod.gradients) {
+        if (!is_of_term(mod, gradient)) continue;
+        gradient.sum_factor = is_gradient_of_score(mod, gradient)
+                                  ? Builder(mod.program.graph).real(1)
+                                  : gradient_factor(mod, gradient);
+    }
+    find_facts_since(mod, known);
+    const auto is_by_distance = [&](NodeId id) { return bool{mod.of_distance[id]}; };
+    bool all = true;
+    for (ReadGradient& gradient : mod.gradients) {
+        if (!is_of_term(mod, gradient)) continue;
+        if (gradient.sum_factor != kNoNode)
+            all = all && is_by_distance(gradient.sum_factor);
+        else if (divides && is_by_distance(gradient.partial))
+            divided.push_back(&gradient);
+        else
+            all = false;
+    }
+    if (all) return;
+    divided.clear();
+    for (ReadGradient& gradient : mod.gradients)
+        if (is_of_term(mod, gradient)) gradient.sum_factor = kNoNode;
+}
+
 } // namespace
 
 NodeId gradient_factor(Mod& mod, const ReadGradient& gradient) {
@@ -139,27 +184,27 @@ void find_sum_factors(Mod& mod, bool divides) {
     if (mod.gradients.empty() || !mod.program.is_dense()) return;
     // Warps that sum over diagonals are not available if they have other sums to compute or copy
     // biases.
-    const auto is_of_elements = [&](const ReadGradient& gradient) {
-        return mod.place[gradient.read] == Place::element && !mod.of_distance[gradient.read];
+    const auto is_of_element = [&](const ReadGradient& gradient) {
+        return is_of_elements(mod, gradient);
     };
     const bool sums_heads =
-        std::ranges::none_of(mod.gradients, is_of_elements) && dense_bias_of_score(mod) == kNoNode;
+        std::ranges::none_of(mod.gradients, is_of_element) && dense_bias_of_score(mod) == kNoNode;
     const auto may_have_factor = [&](const ReadGradient& gradient) {
-        if (mod.counters[gradient.read] != kNoNode || gradient.is_of_row ||
-            is_gradient_of_score(mod, gradient))
+        if (is_of_term(mod, gradient) || gradient.is_of_row || is_gradient_of_score(mod, gradient))
             return false;
         if (is_of_head(mod, gradient.read))
             return sums_heads && costs_more(mod, gradient.partial, kSum);
-        if (!is_of_elements(gradient)) return mod.place[gradient.read] == Place::element;
+        if (!is_of_element(gradient)) return mod.place[gradient.read] == Place::element;
         const CapturedRead* read = captured_read(mod, gradient.read);
         return read != nullptr && is_table(*read);
     };
     const auto is_factor = [&](const ReadGradient& gradient, NodeId id) {
-        return is_of_elements(gradient) ? is_of_head(mod, id) : bool{mod.of_distance[id]};
+        return is_of_element(gradient) ? is_of_head(mod, id) : bool{mod.of_distance[id]};
     };
     divides = divides && is_of_head(mod, mod.d_score);
-    const std::size_t known = mod.program.graph.size();
     std::vector<ReadGradient*> divided;
+    if (sums_heads) find_factors_of_terms(mod, divides, divided);
+    const std::size_t known = mod.program.graph.size();
     for (ReadGradient& gradient : mod.gradients) {
         if (!may_have_factor(gradient)) continue;
         gradient.sum_factor = gradient_factor(mod, gradient);
@@ -167,10 +212,7 @@ void find_sum_factors(Mod& mod, bool divides) {
             divided.push_back(&gradient);
     }
     if (!divided.empty()) divide_by_derivative(mod, divided);
-    if (mod.program.graph.size() != known) {
-        mod.order = ir::reachable(mod.program.graph, root_nodes(mod));
-        find_facts(mod);
-    }
+    find_facts_since(mod, known);
     for (ReadGradient& gradient : mod.gradients)
         if (gradient.sum_factor != kNoNode && !is_factor(gradient, gradient.sum_factor))
             gradient.sum_factor = kNoNode;

@@ -12,11 +12,11 @@ namespace flexc::passes {
 // graph; find_facts() must follow.
 ir::NodeId gradient_factor(Mod& mod, const ReadGradient& gradient);
 
-// Fills ReadGradient::sum_factor for reads by distance, for tables, and for reads of whole heads
-// whose product would cost each element much. Uses the mod's facts, and finds them again if it adds
-// nodes. divides: if d score_mod / d score is not a factor but one number for a head, it may be
-// divided by; it is then kept away from 0, so kernels whose dS has less range than f32 must not ask
-// for this.
+// Fills ReadGradient::sum_factor for reads by distance, for tables, for reads of whole heads whose
+// product would cost each element much, and for the reads of sums' terms if all of them have a
+// factor. Uses the mod's facts, and finds them again if it adds nodes. divides: if d score_mod / d
+// score is not a factor but one number for a head, it may be divided by; it is then kept away from
+// 0, so kernels whose dS has less range than f32 must not ask for this.
 void find_sum_factors(Mod& mod, bool divides);
 
 } // namespace flexc::passes

@@ -126,6 +126,18 @@ GradientSum gradient_sum(const Mod& mod, const ReadGradient& gradient, TileSums 
     return sum;
 }
 
+bool is_of_terms_by_distance(const Mod& mod, const ReadGradient& gradient) {
+    return mod.counters[gradient.read] != ir::kNoNode &&
+           gradient_sum(mod, gradient) == GradientSum::distance;
+}
+
+bool adds_terms_by_element(const Mod& mod) {
+    return std::ranges::any_of(mod.gradients, [&](const ReadGradient& gradient) {
+        return mod.counters[gradient.read] != ir::kNoNode &&
+               !is_of_terms_by_distance(mod, gradient);
+    });
+}
+
 bool is_of_d_scores(GradientSum sum) {
     switch (sum) {
     case GradientSum::distance:

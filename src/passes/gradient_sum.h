@@ -45,6 +45,11 @@ struct TileSums {
 GradientSum gradient_sum(const Mod& mod, const ReadGradient& gradient, TileSums tile = {});
 // Whether d score_mod / d read and d score_mod / d score are the same everywhere.
 bool is_gradient_of_score(const Mod& mod, const ReadGradient& gradient);
+// Whether it is the gradient of a sum's terms, of which each is a multiple of the same sums over
+// diagonals.
+bool is_of_terms_by_distance(const Mod& mod, const ReadGradient& gradient);
+// Whether elements add some gradient of the terms of a sum in memory, one by one.
+bool adds_terms_by_element(const Mod& mod);
 // Whether it adds up gradients of scores themselves, multiplied by a function of the place at most.
 bool is_of_d_scores(GradientSum sum);
 int count_sums_by(const Mod& mod, GradientSum sum, TileSums tile = {}); // of gradients

@@ -60,9 +60,9 @@ struct ReadGradient {
     bool is_shifted = false;
     bool is_of_grid = false; // set by passes/grid_gradient.h; implies is_of_table
     // Set by passes/gradient_factor.h: the factor of sums of d loss / d score. For a read by
-    // distance or of a whole head, sums are over diagonals and the factor is a function of the
-    // distance; for a table, it is one number for a head. kNoNode if no factor exists, or if the
-    // sums are the gradient.
+    // distance, of a whole head or of a sum's terms, sums are over diagonals and the factor is a
+    // function of the distance (and of the term); for a table, it is one number for a head. kNoNode
+    // if no factor exists, or if the sums are the gradient (of terms, the factor is 1 then).
     ir::NodeId sum_factor = ir::kNoNode;
 };
 

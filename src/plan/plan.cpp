@@ -88,7 +88,7 @@ std::string_view why_not_in_order(const Program& program) {
     if (program.options().backward_kernel == BackwardKernel::generic)
         return "generic kernels were asked for";
     if (program.needs_block_mask()) return "tiles come from a block mask";
-    if (passes::has_gradients_of_terms(mod)) return "the terms of a sum have gradients";
+    if (passes::adds_terms_by_element(mod)) return "the terms of a sum have gradients";
     if (const std::string_view why = why_not_by_element(mod); !why.empty()) return why;
     if (passes::has_dense_gradient(mod))
         return "heads take turns at the gradient of a buffer of q and kv";
@@ -105,7 +105,7 @@ std::string_view why_generic(const Program& program, KernelKind kind) {
     if (kind == KernelKind::forward ? options.forward_kernel == ForwardKernel::generic
                                     : options.backward_kernel == BackwardKernel::generic)
         return "the generic kernel was asked for";
-    if (kind == KernelKind::backward_fused && passes::has_gradients_of_terms(program.mod()))
+    if (kind == KernelKind::backward_fused && passes::adds_terms_by_element(program.mod()))
         return "some gradient is of the terms of a sum, which are many for each element";
     return kind == KernelKind::backward_fused ? why_not_by_element(program.mod()) : "";
 }

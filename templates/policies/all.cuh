@@ -19,3 +19,4 @@
 #include "policies/staged_tables.cuh"
 #include "policies/table_gradients.cuh"
 #include "policies/tabulated_vectors.cuh"
+#include "policies/term_gradients.cuh"

@@ -4,6 +4,8 @@
 
 #include <array>
 #include <random>
+#include <string>
+#include <utility>
 
 #include "api/hopper_check.h"
 #include "distance_program.h"
@@ -13,12 +15,8 @@ using flexc::test::Case;
 
 namespace {
 
-Case random_case(test::Random& random, DType dtype) {
-    Case one = {.text = test::distance_program(random),
-                .dtype = dtype,
-                .batch = 2,
-                .heads = 4,
-                .kv_heads = 2};
+Case random_case(test::Random& random, std::string text, DType dtype) {
+    Case one = {.text = std::move(text), .dtype = dtype, .batch = 2, .heads = 4, .kv_heads = 2};
     one.dims = {{"N", 70}};
     constexpr std::array kHeadDims = {64, 128, 40, 192};
     one.head_dim = random.pick(kHeadDims);
@@ -82,7 +80,20 @@ TEST_SUITE_BEGIN("hopper");
 TEST_CASE("functions of distance and their gradients are what float64 gives" * doctest::skip()) {
     test::Random random(std::random_device{}());
     for (int i = 0; i < 24; ++i)
-        test::check_on_hopper(random_case(random, i % 3 == 0 ? DType::f16 : DType::bf16));
+        test::check_on_hopper(random_case(random, test::distance_program(random),
+                                          i % 3 == 0 ? DType::f16 : DType::bf16));
+}
+
+TEST_CASE("sums of learned terms that are functions of distance" * doctest::skip()) {
+    test::Random random(std::random_device{}());
+    for (int i = 0; i < 12; ++i) {
+        Case one = random_case(random, test::program_of_terms(random),
+                               i % 3 == 0 ? DType::f16 : DType::bf16);
+        const bool has_block_mask = one.text.find("// 40) % 2 ==") != std::string::npos;
+        if (!(has_block_mask && one.deterministic) && one.head_dim <= 128)
+            one.backward_kernel = BackwardKernel::specialized;
+        test::check_on_hopper(one);
+    }
 }
 
 TEST_CASE("reads by distance whose elements add no multiple of dS" * doctest::skip()) {

@@ -167,7 +167,8 @@ TEST_CASE("a derivative that is one number for a head divides what it is no fact
     CHECK(sums_of("score * a[q_idx] + t[h, abs(q_idx - kv_idx)]", true) == elements);
     CHECK(sums_of("score * a[h] * t[h, abs(q_idx - kv_idx)]", true) == elements);
     CHECK(sums_of("score * a[h] + sum(i in 0..N: t[h, i] * sqrt(abs(q_idx - kv_idx) + i))", true) ==
-          elements);
+          diagonals);
+    CHECK(sums_of("score * a[h] + sum(i in 0..N: t[h, i] * sqrt(kv_idx + i))", true) == elements);
 }
 
 TEST_CASE("elements that add no multiple of dS to a distance have a tile that is summed") {
@@ -401,14 +402,55 @@ TEST_CASE("sums of dS times their factors are gradients, for random functions of
             const std::array roots = {gradient.partial, mod.d_score, gradient.sum_factor};
             for (int point = 0; point < 8; ++point) {
                 instance.move();
-                const auto values =
-                    ir::evaluate<double>(mod.program, roots, instance.environment());
+                ir::Environment at = instance.environment();
+                at.counter = point; // of a factor in the term of a sum
+                const auto values = ir::evaluate<double>(mod.program, roots, at);
                 CHECK(values[mod.d_score].real * values[gradient.sum_factor].real ==
                       doctest::Approx(values[gradient.partial].real).epsilon(1e-5));
             }
         }
     }
     CHECK(factors > 200);
+}
+
+TEST_CASE("terms are summed by distance if all of a program's terms that have gradients may be") {
+    const auto are_by_distance = [](const std::string& score, bool divides = false) {
+        passes::PipelineOptions options;
+        options.divides_by_derivative = divides;
+        const passes::Mod mod = test::lowered(
+            "buffer t: f32[H, N] grad\nbuffer w: f32[H, 16] grad\nbuffer m: f32[16] grad\n"
+            "buffer k: f32[KV_LEN] grad\nbuffer u: f32[Q_LEN, KV_LEN] grad\n"
+            "buffer s: f32[H] grad\nscore_mod = " +
+                score,
+            options);
+        std::size_t terms = 0, by_distance = 0;
+        for (const passes::ReadGradient& gradient : mod.gradients) {
+            terms += mod.counters[gradient.read] != ir::kNoNode;
+            by_distance += passes::is_of_terms_by_distance(mod, gradient);
+        }
+        REQUIRE(terms > 0);
+        CHECK((by_distance == 0 || by_distance == terms));
+        CHECK(passes::adds_terms_by_element(mod) == (by_distance == 0));
+        return by_distance > 0;
+    };
+    const std::string mlp =
+        "sum(i in 0..16: w[h, i] * relu(m[i] * log(1 + abs(q_idx - kv_idx)) + t[h, i]))";
+    CHECK(are_by_distance("score + " + mlp));
+    CHECK(are_by_distance("score + k[kv_idx] + " + mlp));
+    CHECK(are_by_distance("8 * tanh((score - 2 * " + mlp + ") / 8)"));
+    CHECK(are_by_distance("(score + " + mlp + ") * s[h]"));
+    CHECK(are_by_distance("score + sum(i in 0..9: m[i])"));
+    CHECK(are_by_distance("score + sum(i in 0..9: t[h, max(q_idx - kv_idx, 0) + i])"));
+    CHECK(are_by_distance("score + sum(i in 0..N: t[h, i] * exp(-i * abs(q_idx - kv_idx)))"));
+    CHECK(are_by_distance("score * s[h] + " + mlp, true));
+    CHECK_FALSE(are_by_distance("score * s[h] + " + mlp));
+    CHECK_FALSE(are_by_distance("score * " + mlp));
+    CHECK_FALSE(are_by_distance("score + k[kv_idx] * " + mlp));
+    CHECK_FALSE(are_by_distance("score + u[q_idx, kv_idx] + " + mlp));
+    CHECK_FALSE(are_by_distance("score + sum(i in 0..9: m[i] * k[kv_idx + i])"));
+    CHECK_FALSE(are_by_distance("score + sum(i in 0..9: m[i] * kv_idx)"));
+    CHECK_FALSE(are_by_distance("score + " + mlp + " + sum(i in 0..9: m[i] * score)"));
+    CHECK_FALSE(are_by_distance("score + " + mlp + " + sum(i in 0..9: t[h, q_idx + i])"));
 }
 
 TEST_CASE("values by distance are the largest that cost more than reading them") {
