@@ -123,6 +123,13 @@ std::string describe_short_sum(const Mod& mod, const ReadGradient& gradient) {
     return std::string(description(gradient, gradient_sum(mod, gradient, {.sums_batches = true})));
 }
 
+// Describes how the gradient of what a sum's terms read is summed.
+std::string_view describe_sum_of_terms(const Mod& mod, const ReadGradient& gradient) {
+    if (!is_of_terms_by_distance(mod, gradient)) return "in a loop over the terms, one by one";
+    return "in a warp-specialized fused backward over a tile's diagonals, once for all terms, and "
+           "then once for a distance and term; in others in a loop over the terms, one by one";
+}
+
 std::string describe_read(const Mod& mod, const std::vector<ShiftedRead>& shifted,
                           const KeyKinds& kinds, NodeId read) {
     std::string text = formula(mod.program, read) + ": uses " +
@@ -164,7 +171,7 @@ std::string describe_read(const Mod& mod, const std::vector<ShiftedRead>& shifte
         text +=
             "  gradient: " + summed_over(mod, read) +
             (mod.counters[read] != ir::kNoNode
-                 ? std::string("; in a loop over the terms, one by one")
+                 ? formatted("; {}", describe_sum_of_terms(mod, *gradient))
                  : formatted("; in a warp-specialized fused backward {}; in a generic one {}; of "
                              "short sequences {}",
                              describe_sum(mod, *gradient), describe_generic_sum(mod, *gradient),

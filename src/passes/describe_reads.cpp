@@ -113,7 +113,11 @@ std::string where(const Mod& mod, const ReadPiece& piece) {
 
 std::string describe_class(const Mod& mod, const CapturedRead& read) {
     const ReadPiece& decisive = read.decisive();
-    std::string text = formatted("  class: {}; {}", name(read.read_class), what(mod, decisive));
+    const bool is_of_term =
+        decisive.obstacle == Obstacle::term_of_sum && (read.uses.bits & analysis::kInsideHead) == 0;
+    std::string text =
+        formatted("  class: {}; {}", name(read.read_class),
+                  is_of_term ? "one address for a head and term" : what(mod, decisive));
     if (read.is_whole()) {
         const std::string obstacle = obstacle_of(mod, decisive);
         if (!obstacle.empty() && read.read_class != ReadClass::dense_bias)

@@ -1,5 +1,5 @@
-// Policy of gradients of the terms of sums, each of which is a multiple of the same sum of dS over a
-// diagonal.
+// Policy of gradients of the terms of sums, each of which is a multiple of the same sum of dS over
+// a diagonal.
 #pragma once
 
 namespace defaults {
