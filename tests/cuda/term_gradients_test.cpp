@@ -1,8 +1,10 @@
 // What a fold kernel's text adds for the terms of sums that are functions of the distance, run on
 // the host: a sum of dS over a diagonal times the factor of each term, against the derivative of
 // each.
+#include <algorithm>
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -13,6 +15,8 @@
 #include "host_module.h"
 #include "passes/gradient_sum.h"
 #include "plan/arch/sm90/sm90.h"
+#include "plan/plan.h"
+#include "plan/target.h"
 #include "program_of.h"
 #include "random_program.h"
 #include "support/text.h"
@@ -121,3 +125,42 @@ void check(bool deterministic) {
 TEST_CASE("a sum over a diagonal times the factors of terms is their gradient") { check(false); }
 
 TEST_CASE("and so it is in exact sums") { check(true); }
+
+TEST_CASE("such terms leave nothing to the main backward but sums over diagonals") {
+    const std::string buffers = "buffer w: f32[H, 16] grad\nbuffer m: f32[16] grad\n";
+    const std::string sum =
+        "sum(i in 0..16: w[h, i] * relu(m[i] * log(1 + abs(q_idx - kv_idx)) - 1))";
+    for (const bool deterministic : {false, true}) {
+        CAPTURE(deterministic);
+        const auto plan_of = [&](const std::string& score) {
+            CompileOptions options;
+            options.dtype = DType::bf16;
+            options.head_dim = options.head_dim_v = 64;
+            options.backward = true;
+            options.deterministic = deterministic;
+            passes::PipelineOptions lowering;
+            lowering.deterministic = deterministic;
+            plan::Program program(test::lowered(buffers + "score_mod = " + score, lowering),
+                                  options, *plan::target_of("sm_90a"));
+            const auto plan = plan::make_plan(program);
+            REQUIRE(plan);
+            const plan::Variant& usual = plan->backward.front();
+            const plan::KernelConfig& main = usual.candidates.front();
+            return std::pair(main, plan::pass_of(program, usual, main));
+        };
+        const auto [main, pass] = plan_of("score + " + sum);
+        CHECK(main.kind == plan::KernelKind::backward_fused);
+        CHECK(main.family == plan::sm90::kName);
+        CHECK(std::ranges::count(pass.kernels, plan::KernelKind::fold, &plan::KernelConfig::kind) ==
+              1);
+        passes::PipelineOptions lowering;
+        lowering.deterministic = deterministic;
+        const passes::Mod mod = test::lowered(buffers + "score_mod = score + " + sum, lowering);
+        const std::string text = test::emitted(mod, main, {.dtype = DType::bf16});
+        CHECK(text.find("constexpr int kGradients = 0;") != std::string::npos);
+        CHECK(text.find("kSumsDistances = true") != std::string::npos);
+        CHECK(text.find("TermGradients") == std::string::npos);
+        CHECK(plan_of("score + " + sum + " + sum(i in 0..9: m[i] * kv_idx)").first.family !=
+              plan::sm90::kName);
+    }
+}
