@@ -208,7 +208,8 @@ inline int __shfl_up_sync(unsigned, int x, int lanes) {
                                         return lane >= 0 ? static_cast<int>(values[lane]) : x;
                                     });
 }
-// Of a thread that plays the warp alone.
+// Of a thread that plays the block alone, or the warp.
+inline int __syncthreads_or(int x) { return x; }
 inline unsigned __match_all_sync(unsigned, unsigned long long, int* same) {
     *same = 0;
     return 0;
