@@ -125,8 +125,8 @@ Result<plan::KernelPlan> plan_of(const plan::Program& program) {
     auto plan = plan::make_plan(program);
     if (!plan || !plan->block_mask) return plan;
     const cuda::TileFacts facts = cuda::tile_facts(program.mod());
-    plan->block_mask->block_mask_facts->query_facts = facts.of_queries;
-    plan->block_mask->block_mask_facts->key_facts = facts.of_keys;
+    plan->block_mask_facts.query_facts = facts.of_queries;
+    plan->block_mask_facts.key_facts = facts.of_keys;
     return plan;
 }
 

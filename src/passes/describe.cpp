@@ -6,6 +6,7 @@
 #include "analysis/key_index_2d.h"
 #include "passes/decompose.h"
 #include "passes/dense_bias.h"
+#include "passes/distance_value.h"
 #include "passes/gradient_sum.h"
 #include "passes/hidden_scores.h"
 #include "passes/roots.h"
@@ -59,9 +60,7 @@ std::string summed_over(const Mod& mod, NodeId read) {
 
 // Describes which elements read the same address: those of one distance, adjacent keys, or others.
 std::string pattern(const Mod& mod, NodeId read) {
-    if (mod.place[read] == Place::element && mod.counters[read] == ir::kNoNode &&
-        mod.of_distance[read])
-        return "; one for each distance q_idx - kv_idx";
+    if (is_of_distance(mod, read)) return "; one for each distance q_idx - kv_idx";
     const std::array roots = {read};
     for (const std::int64_t width : analysis::key_divisors(mod.program.graph, roots)) {
         const analysis::KeyUse use = mod.key_uses[read].with(width);

@@ -16,12 +16,11 @@ namespace {
 // Estimated cost, in instructions, of loading a number instead of computing it.
 constexpr int kLookup = 12;
 
-bool is_of_distance(const Mod& mod, NodeId id) {
-    return mod.program.graph[id].type == ir::Type::real && mod.place[id] == Place::element &&
-           mod.counters[id] == kNoNode && mod.of_distance[id];
-}
-
 } // namespace
+
+bool is_of_distance(const Mod& mod, NodeId id) {
+    return mod.place[id] == Place::element && mod.counters[id] == kNoNode && mod.of_distance[id];
+}
 
 std::vector<NodeId> distance_values(const Mod& mod) {
     if (!mod.program.is_dense()) return {};
@@ -30,7 +29,7 @@ std::vector<NodeId> distance_values(const Mod& mod) {
         if (gradient_sum(mod, gradient) != GradientSum::distance) roots.push_back(gradient.partial);
     std::vector<NodeId> values;
     ir::visit_from(mod.program.graph, roots, [&](NodeId id) {
-        if (!is_of_distance(mod, id)) return true;
+        if (mod.program.graph[id].type != ir::Type::real || !is_of_distance(mod, id)) return true;
         // No part of it can cost more than the whole.
         if (costs_more(mod, id, kLookup)) values.push_back(id);
         return false;

@@ -8,6 +8,9 @@
 
 namespace flexc::passes {
 
+// Whether each element has a value of its own, by q - kv and the head alone.
+bool is_of_distance(const Mod& mod, ir::NodeId id);
+
 // Real values of the score mod and its derivatives that a backward may have from a table by
 // distance: the largest such expressions that cost more than reading a number. In the order of the
 // graph.

@@ -4,6 +4,7 @@
 
 #include "analysis/key_index_2d.h"
 #include "passes/dense_bias.h"
+#include "passes/distance_value.h"
 #include "passes/table_gradient.h"
 
 namespace flexc::passes {
@@ -15,10 +16,6 @@ using ir::NodeId;
 using ir::Op;
 
 namespace {
-
-bool is_of_distance(const Mod& mod, NodeId read) {
-    return mod.program.is_dense() && mod.counters[read] == ir::kNoNode && mod.of_distance[read];
-}
 
 bool is_dense_bias_gradient(const Mod& mod, const ReadGradient& gradient) {
     return mod.place[gradient.read] == Place::element && is_dense_bias(mod, gradient.read);
@@ -62,7 +59,8 @@ GradientSum sum_of(const Mod& mod, const ReadGradient& gradient, int key_width) 
     if (!is_gradient_of_score(mod, gradient) ||
         mod.dependence[gradient.read].has(Dependence::score))
         return GradientSum::element;
-    if (!gradient.is_of_table && is_of_distance(mod, gradient.read)) return GradientSum::distance;
+    if (!gradient.is_of_table && mod.program.is_dense() && is_of_distance(mod, gradient.read))
+        return GradientSum::distance;
     // As a table, such a read meets few entries, even if many rows of keys share one.
     if (key_width == 0 || mod.tables_take_all) return GradientSum::element;
     const KeyUse use = mod.key_uses[gradient.read].with(key_width);

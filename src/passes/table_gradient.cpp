@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "analysis/index_form.h"
+#include "passes/distance_value.h"
 #include "passes/gradient_sum.h"
 
 namespace flexc::passes {
@@ -90,10 +91,6 @@ bool may_be_summed(const Mod& mod, const ReadGradient& gradient) {
 bool is_table_of_elements(const Mod& mod, const ReadGradient& gradient) {
     const CapturedRead* captured = captured_read(mod, gradient.read);
     return captured != nullptr && is_table(*captured) && mod.place[gradient.read] == Place::element;
-}
-
-bool is_distance_of_elements(const Mod& mod, const ReadGradient& gradient) {
-    return mod.of_distance[gradient.read] && mod.place[gradient.read] == Place::element;
 }
 
 bool may_be_table(const Mod& mod, const ReadGradient& gradient) {
@@ -181,8 +178,7 @@ void find_weighted_gradients(Mod& mod) {
     bool has_table = false;
     for (ReadGradient& gradient : mod.gradients) {
         const bool is_table = is_table_of_elements(mod, gradient);
-        if ((!is_table && !is_distance_of_elements(mod, gradient)) ||
-            !has_place(mod, gradient.read))
+        if ((!is_table && !is_of_distance(mod, gradient.read)) || !has_place(mod, gradient.read))
             continue;
         if (partial == ir::kNoNode) partial = gradient.partial;
         gradient.is_weighted = gradient.partial == partial;

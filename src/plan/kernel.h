@@ -115,13 +115,11 @@ struct KernelConfig {
     BlockShape block;
     CodeForm form;
     SequenceSizes sequences;
-    bool has_block_mask = false;                         // visits the tiles that a block mask names
-    std::optional<BlockMaskFacts> block_mask_facts = {}; // set: builds block masks
+    bool has_block_mask = false; // visits the tiles that a block mask names
     // Of a forward.
     Decomposition decomposition;
     // How a block divides its work; nothing if there is only one way: Family::schedules.
     std::optional<ForwardSchedule> schedule = {};
-    bool copies_keys = false; // threads copy keys and values, which then need no tensor maps
     // Of a backward.
     passes::TileSums sums = kNoTileSums; // gradients of buffers that it sums from whole tiles
     BackwardStorage storage;

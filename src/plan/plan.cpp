@@ -250,20 +250,21 @@ Result<std::vector<Variant>> backward_variants(const Program& program) {
     return variants;
 }
 
-KernelConfig block_mask_builder(const passes::Mod& mod) {
+void add_block_mask_builder(const passes::Mod& mod, KernelPlan& plan) {
     using analysis::Dependence;
     const Dependence reads = mod.dependence[mod.mask];
+    plan.block_mask_facts = {.by_batch = reads.has(Dependence::b),
+                             .by_head = reads.has(Dependence::h),
+                             .queries = mod.program.query_layout,
+                             .keys = mod.program.key_layout};
     const bool has_intervals = mod.mask_tier == analysis::MaskTier::tile_tests;
-    return {.kind = KernelKind::block_mask,
-            .template_path = "plan.cu",
-            .entry = "flexc_plan_tiles",
-            .block = {.warps = 8},
-            .block_mask_facts = BlockMaskFacts{.by_batch = reads.has(Dependence::b),
-                                               .by_head = reads.has(Dependence::h),
-                                               .queries = mod.program.query_layout,
-                                               .keys = mod.program.key_layout},
-            .reason = has_intervals ? "tiles by intervals, then by their elements"
-                                    : "tiles by their elements"};
+    plan.block_mask = KernelConfig{
+        .kind = KernelKind::block_mask,
+        .template_path = "plan.cu",
+        .entry = "flexc_plan_tiles",
+        .block = {.warps = 8},
+        .reason = has_intervals ? "tiles by intervals, then by their elements"
+                                : "tiles by their elements"};
 }
 
 KernelConfig length_reader() {
@@ -347,7 +348,7 @@ Result<KernelPlan> make_plan(const Program& program) {
     auto forward = forward_variants(program, *schedule);
     if (!forward) return forward.error();
     plan.forward = std::move(*forward);
-    if (program.needs_block_mask()) plan.block_mask = block_mask_builder(program.mod());
+    if (program.needs_block_mask()) add_block_mask_builder(program.mod(), plan);
     if (!program.mod().program.is_dense()) plan.lengths = length_reader();
     if (!program.options().backward) return plan;
     auto backward = backward_variants(program);

@@ -46,6 +46,7 @@ struct KernelPlan {
     // needs them.
     std::vector<Variant> forward, backward;
     std::optional<KernelConfig> block_mask; // the kernel that builds block masks
+    BlockMaskFacts block_mask_facts;        // that it keeps
     std::optional<KernelConfig> lengths;    // the kernel that makes records of requests
 };
 

@@ -25,8 +25,7 @@ std::string block_mask_of(const MaskTiling& tiling) {
         by_keys ? tiling.query_tile : tiling.key_tile, by_keys ? "queries" : "keys");
 }
 
-std::string builder_of(const KernelConfig& config) {
-    const BlockMaskFacts& facts = *config.block_mask_facts;
+std::string builder_of(const KernelConfig& config, const BlockMaskFacts& facts) {
     return formatted(
         "  flexc_plan_facts, {}, flexc_plan_order: a block mask for {}{} for each kernel that "
         "has one; {} intervals of {} bytes for each tile of queries, {} of keys; {}\n",
@@ -150,7 +149,7 @@ std::string text_of(const KernelPlan& plan, const Program& program) {
         program.mod().program.is_dense() && !why.empty())
         others +=
             formatted("forward for {}: as for others; {}\n", calls_of(Calls::few_queries), why);
-    if (plan.block_mask) text += builder_of(*plan.block_mask);
+    if (plan.block_mask) text += builder_of(*plan.block_mask, plan.block_mask_facts);
     if (plan.lengths) text += reader_of(*plan.lengths);
     add(plan.backward, "backward");
     if (const std::string_view why = passes::why_not_batches(program.mod());
