@@ -129,6 +129,7 @@ Result<Built> build_cuda(const passes::Mod& mod, const CompileOptions& options, 
         loaded.backward = variants_of(*program, std::move(pass), plan->backward);
     for (CompiledKernel& one : compiled->block_masks)
         loaded.block_mask = std::move(one.kernel);
+    loaded.block_mask_facts = plan->block_mask_facts;
     for (CompiledKernel& one : compiled->lengths)
         loaded.lengths = std::move(one.kernel);
     auto executable = runtime::load_cuda(

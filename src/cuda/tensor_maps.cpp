@@ -87,16 +87,16 @@ struct Shapes {
     }
 };
 
-// Encodes the maps of queries, keys and values, of which both passes load whole tiles. Tensors that
-// threads copy have no maps.
+// Encodes the maps of queries, keys and values, of which both passes load whole tiles. Keys and
+// values that threads copy have none.
 template <typename Maps>
-bool encode_inputs(const DriverApi& api, const plan::KernelConfig& config,
+bool encode_inputs(const DriverApi& api, const plan::KernelConfig& config, bool loads_keys,
                    const AttentionArguments& arguments, const Shapes& shapes, int type,
                    Maps& maps) {
     const auto query_tile = static_cast<unsigned>(config.block.query_tile);
     const auto key_tile = static_cast<unsigned>(config.block.key_tile);
     if (!encode(api, arguments.q, shapes.q, type, query_tile, maps.q)) return false;
-    if (config.copies_keys) return true;
+    if (!loads_keys) return true;
     return encode(api, arguments.k, shapes.k, type, key_tile, maps.k) &&
            encode(api, arguments.v, shapes.v, type, key_tile, maps.v);
 }
@@ -148,7 +148,7 @@ std::string_view backward_tensor_without_tma(const AttentionArguments& arguments
     return "";
 }
 
-std::optional<ForwardTensorMaps> forward_maps(const plan::KernelConfig& config,
+std::optional<ForwardTensorMaps> forward_maps(const plan::KernelConfig& config, bool loads_keys,
                                               const AttentionArguments& arguments, DType dtype,
                                               const TensorForm& form) {
     const Result<DriverApi>& api = driver_api();
@@ -156,7 +156,7 @@ std::optional<ForwardTensorMaps> forward_maps(const plan::KernelConfig& config,
     const Shapes shapes(arguments, form);
     const int type = tensor_map_type(dtype);
     ForwardTensorMaps maps{};
-    if (!encode_inputs(*api, config, arguments, shapes, type, maps)) return {};
+    if (!encode_inputs(*api, config, loads_keys, arguments, shapes, type, maps)) return {};
     if ((arguments.o_flags & kOutputF32) != 0) {
         // Floats are not written through a map; the kernel's prefetch still needs one.
         maps.o = maps.q;
@@ -196,7 +196,7 @@ std::optional<BackwardTensorMaps> backward_maps(const plan::KernelConfig& config
     const Shapes shapes(arguments, form);
     const int type = tensor_map_type(dtype);
     BackwardTensorMaps maps;
-    if (!encode_inputs(*api, config, arguments, shapes, type, maps) ||
+    if (!encode_inputs(*api, config, true, arguments, shapes, type, maps) ||
         !encode(*api, arguments.d_out, shapes.o, type,
                 static_cast<unsigned>(config.block.query_tile), maps.d_out))
         return {};

@@ -33,8 +33,8 @@ std::string_view backward_tensor_without_tma(const AttentionArguments& arguments
                                              const TensorForm& form);
 
 // Returns the maps of a forward; nothing if a tensor's alignment or strides, or the driver, rule it
-// out.
-std::optional<ForwardTensorMaps> forward_maps(const plan::KernelConfig& config,
+// out. Those of k and v are empty unless it loads_keys by TMA.
+std::optional<ForwardTensorMaps> forward_maps(const plan::KernelConfig& config, bool loads_keys,
                                               const AttentionArguments& arguments, DType dtype,
                                               const TensorForm& form);
 

@@ -116,7 +116,8 @@ struct Fill {
 struct FillGradients {};
 
 struct Launch {
-    enum class Maps : std::uint8_t { none, forward, backward };
+    // Of which tensors it takes maps for TMA. forward_queries: threads copy keys and values.
+    enum class Maps : std::uint8_t { none, forward, forward_queries, backward };
 
     std::size_t kernel = 0; // of PassPlan::kernels, in whose module the function is
     std::string_view entry;

@@ -23,7 +23,7 @@ bool has_rows(const plan::MaskTiling& tiling, const AttentionArguments& attentio
 
 } // namespace
 
-Result<BlockMasks> BlockMasks::load(cuda::Module module, const plan::KernelConfig& planner,
+Result<BlockMasks> BlockMasks::load(cuda::Module module, const plan::BlockMaskFacts& kept,
                                     bool starts_early) {
     auto facts = module.function("flexc_plan_facts", 0);
     if (!facts) return facts.error();
@@ -31,8 +31,7 @@ Result<BlockMasks> BlockMasks::load(cuda::Module module, const plan::KernelConfi
     if (!tiles) return tiles.error();
     auto order = module.function("flexc_plan_order", 0);
     if (!order) return order.error();
-    return BlockMasks(std::move(module), *planner.block_mask_facts, *facts, *tiles, *order,
-                      starts_early);
+    return BlockMasks(std::move(module), kept, *facts, *tiles, *order, starts_early);
 }
 
 void BlockMasks::add(const plan::MaskTiling& tiling, Pass pass) {
@@ -43,12 +42,12 @@ void BlockMasks::add(const plan::MaskTiling& tiling, Pass pass) {
 
 BlockMasks::Placed BlockMasks::place(const AttentionArguments& attention, std::byte* memory) const {
     Placed result;
-    const MaskCount count = masks_of(shape_, attention);
+    const MaskCount count = masks_of(kept_, attention);
     result.plan.masks_of_batches = count.batches;
     result.plan.masks_of_heads = count.heads;
     support::Arena arena(memory, kAlignment);
     for (std::size_t i = 0; i < masks_.size(); ++i)
-        result.plan.masks[i] = place_block_mask(shape_, masks_[i].tiling, attention, arena);
+        result.plan.masks[i] = place_block_mask(kept_, masks_[i].tiling, attention, arena);
     result.bytes = arena.used();
     return result;
 }

@@ -17,10 +17,9 @@ namespace flexc::runtime {
 
 class BlockMasks {
   public:
-    // `planner` is the configuration of the module's kernels. Kernels that visit tiles of the same
-    // sizes in the same order share a mask. starts_early: a launch may start before the one ahead
-    // has ended.
-    static Result<BlockMasks> load(cuda::Module module, const plan::KernelConfig& planner,
+    // module: of plan.cu. Kernels that visit tiles of the same sizes in the same order share a mask.
+    // starts_early: a launch may start before the one ahead has ended.
+    static Result<BlockMasks> load(cuda::Module module, const plan::BlockMaskFacts& kept,
                                    bool starts_early);
     void add(const plan::MaskTiling& tiling, Pass pass);
 
@@ -48,14 +47,14 @@ class BlockMasks {
         std::size_t bytes = 0;
     };
 
-    BlockMasks(cuda::Module module, plan::BlockMaskFacts shape, cuda::Function facts,
+    BlockMasks(cuda::Module module, const plan::BlockMaskFacts& kept, cuda::Function facts,
                cuda::Function tiles, cuda::Function order, bool starts_early)
-        : module_(std::move(module)), shape_(shape), facts_(facts), tiles_(tiles), order_(order),
+        : module_(std::move(module)), kept_(kept), facts_(facts), tiles_(tiles), order_(order),
           starts_early_(starts_early) {}
     Placed place(const AttentionArguments& attention, std::byte* memory) const;
 
     cuda::Module module_; // functions live as long as it does
-    plan::BlockMaskFacts shape_;
+    plan::BlockMaskFacts kept_;
     cuda::Function facts_, tiles_, order_;
     bool starts_early_;
     std::vector<Mask> masks_; // PlanArguments::kMost at most

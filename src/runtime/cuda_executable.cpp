@@ -130,7 +130,7 @@ class CudaExecutable final : public Executable {
         starts_early_ = device->arch >= 90;
         if (auto done = load_variants(std::move(plan.forward), forward_); !done) return done;
         if (plan.block_mask)
-            if (auto done = load_block_masks(*plan.block_mask); !done) return done;
+            if (auto done = load_block_masks(*plan.block_mask, plan.block_mask_facts); !done) return done;
         if (plan.lengths)
             if (auto done = load_lengths(*plan.lengths); !done) return done;
         if (plan.backward)
@@ -305,12 +305,12 @@ class CudaExecutable final : public Executable {
         return {};
     }
 
-    Result<void> load_block_masks(CudaKernel& builder) {
+    Result<void> load_block_masks(CudaKernel& builder, const plan::BlockMaskFacts& facts) {
         auto module = cuda::Module::load(options_.device, builder.cubin);
         if (!module) return module.error();
         if (auto done = add_info(*module, builder.config, std::move(builder.info)); !done)
             return done;
-        auto masks = BlockMasks::load(std::move(*module), builder.config, starts_early_);
+        auto masks = BlockMasks::load(std::move(*module), facts, starts_early_);
         if (!masks) return masks.error();
         block_masks_ = std::move(*masks);
         return {};
@@ -363,10 +363,16 @@ class CudaExecutable final : public Executable {
         if (!have_aligned_rows(pass.tiled_biases, call))
             return "rows of a dense bias, or of its gradient, do not start at 16 aligned bytes";
         std::string_view tensor;
-        if (maps_of(pass) == plan::Launch::Maps::forward)
+        switch (maps_of(pass)) {
+        case plan::Launch::Maps::none: break;
+        case plan::Launch::Maps::forward:
+        case plan::Launch::Maps::forward_queries:
             tensor = cuda::forward_tensor_without_tma(attention, tensor_form());
-        if (maps_of(pass) == plan::Launch::Maps::backward)
+            break;
+        case plan::Launch::Maps::backward:
             tensor = cuda::backward_tensor_without_tma(attention, tensor_form());
+            break;
+        }
         if (tensor.empty()) return "";
         return formatted(
             "TMA cannot walk {}, whose base and strides have to be of 16 aligned bytes", tensor);
@@ -429,10 +435,13 @@ class CudaExecutable final : public Executable {
     // Returns the maps of the call's tensors that TMA needs.
     std::optional<Maps> maps_for(const plan::PassPlan& pass, const Call& call) const {
         const plan::KernelConfig& main = pass.main_kernel();
-        switch (maps_of(pass)) {
+        const plan::Launch::Maps which = maps_of(pass);
+        switch (which) {
         case plan::Launch::Maps::none: break;
-        case plan::Launch::Maps::forward: {
-            auto maps = cuda::forward_maps(main, call.attention, options_.dtype, tensor_form());
+        case plan::Launch::Maps::forward:
+        case plan::Launch::Maps::forward_queries: {
+            auto maps = cuda::forward_maps(main, which == plan::Launch::Maps::forward,
+                                           call.attention, options_.dtype, tensor_form());
             if (!maps) return {};
             for (const plan::CopiedBias& biases : pass.copied_biases)
                 if (const auto rows = rows_of(biases, call))
@@ -589,10 +598,10 @@ class CudaExecutable final : public Executable {
         // The driver copies all before launch() returns.
         std::array<void*, 4> arguments = {&argument, const_cast<void*>(words_of(walk.call))};
         std::size_t count = 2;
-        if (launch.tensor_maps == plan::Launch::Maps::forward)
-            arguments[count++] = std::get_if<ForwardTensorMaps>(&*walk.maps);
         if (launch.tensor_maps == plan::Launch::Maps::backward)
             arguments[count++] = std::get_if<BackwardTensorMaps>(&*walk.maps);
+        else if (launch.tensor_maps != plan::Launch::Maps::none)
+            arguments[count++] = std::get_if<ForwardTensorMaps>(&*walk.maps);
         if (launch.has_queue) arguments[count++] = static_cast<void*>(&queue);
         std::int64_t shared_bytes = launch.shared_bytes;
         if (!launch.used_shared_bytes.terms.empty())

@@ -42,6 +42,7 @@ struct CudaPlan {
     CudaVariants forward;
     std::optional<CudaVariants> backward;
     std::optional<CudaKernel> block_mask; // the kernel that builds block masks
+    plan::BlockMaskFacts block_mask_facts;
     std::optional<CudaKernel> lengths;    // the kernel that reads lengths of requests
 };
 

@@ -17,6 +17,7 @@
 #include "host_module.h"
 #include "keys/all.h"
 #include "passes/pipeline.h"
+#include "plan/arch/sm90/sm90.h"
 #include "plan/plan.h"
 
 namespace {
@@ -182,7 +183,7 @@ class Checked {
         request.sequences.is_ragged = kind.layout == Layout::ragged;
         if (kind.layout == Layout::paged) request.sequences.scattered_in = "pages";
         const plan::KernelConfig config = plan::candidates(request).front();
-        REQUIRE(config.copies_keys);
+        REQUIRE(plan::sm90::forward_of(config)->sizes.copies_keys);
         return config;
     }
     int below(int end) { return test::draws_below(random_)(end); }

@@ -106,7 +106,9 @@ TEST_CASE("keys of eight bits have room as bytes, and scales of pages beside the
 }
 
 TEST_CASE("Hopper's threads copy keys from pages, and rows that are no whole sectors") {
-    const auto copies_keys = [](const KernelConfig& config) { return config.copies_keys; };
+    const auto copies_keys = [](const KernelConfig& config) {
+        return plan::sm90::forward_of(config)->sizes.copies_keys;
+    };
     for (int head_dim = 8; head_dim <= 256; head_dim += 8)
         for (const bool has_pages : {false, true}) {
             CAPTURE(head_dim);

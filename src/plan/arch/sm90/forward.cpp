@@ -490,7 +490,6 @@ KernelConfig configured(const KernelRequest& request, const ForwardSchedule& sch
                     .shared_bytes = ::sm90::forward_layout(sizes).bytes};
     config.schedule = schedule;
     config.decomposition = decomposition_of(request, reads);
-    config.copies_keys = sizes.copies_keys;
     Forward forward{.has_registers_for_columns =
                         schedule.consumers == 2 && !is_wide(request) &&
                         accumulators(request, schedule, reads) + schedule.key_tile / 4 <= 192,

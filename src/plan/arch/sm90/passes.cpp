@@ -135,7 +135,8 @@ PassPlan forward(const Program& program, const KernelConfig& main) {
     if (forward.expands()) add_tabulated(forward, parts.kinds, pass);
     Launch attend = launch_of(0, main, query_tiles(program, main.block.query_tile));
     attend.is_persistent = attend.has_queue = true;
-    attend.tensor_maps = Launch::Maps::forward;
+    attend.tensor_maps =
+        forward.sizes.copies_keys ? Launch::Maps::forward_queries : Launch::Maps::forward;
     if (forward.tabulated.distances > 0) attend.reads.push_back(kDistanceValues);
     if (forward.tabulated.keys > 0) attend.reads.push_back(kKeyValues);
     if (forward.sizes.pair_kinds != 0) attend.reads.push_back(kPairKinds);
