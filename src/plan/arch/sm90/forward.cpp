@@ -47,6 +47,13 @@ enum class Reads : std::uint8_t {
     beside_copies
 };
 
+// A kernel for a request: how its blocks divide their work, and how it handles reads.
+struct Choice {
+    const KernelRequest& request;
+    ForwardSchedule shape;
+    Reads reads;
+};
+
 int bias_bytes_of(const KernelRequest& request, Reads reads) {
     switch (reads) {
     case Reads::by_kinds: return 0;
@@ -98,8 +105,8 @@ std::string why_copied(const KernelRequest& request) {
 // Whether MMAs add the addends by row of the 2-D key index together with the products. Tiles must
 // be single rows, so that an infinite addend is not multiplied by 0, and the type must have the
 // range of floats (bf16).
-bool multiplies_index_2d_rows(const KernelRequest& request, const ForwardSchedule& shape,
-                              Reads reads) {
+bool multiplies_index_2d_rows(const Choice& choice) {
+    const auto& [request, shape, reads] = choice;
     const passes::KeyIndex2d& index_2d = request.terms.by_index_2d.keys;
     return reads == Reads::by_index_2d && index_2d.quotients && index_2d.adds_to_products &&
            shape.key_tile == index_2d.width && request.dtype == DType::bf16;
@@ -169,7 +176,8 @@ passes::TabulatedValues staged_values(const KernelRequest& request, Reads reads)
     return staged;
 }
 
-int shifted_bytes(const KernelRequest& request, const ForwardSchedule& shape, Reads reads) {
+int shifted_bytes(const Choice& choice) {
+    const auto& [request, shape, reads] = choice;
     if (reads != Reads::with_shifts) return 0;
     int bytes = 0;
     for (const ShiftedTile& tile : request.terms.with_shifts.front().tiles) {
@@ -181,7 +189,8 @@ int shifted_bytes(const KernelRequest& request, const ForwardSchedule& shape, Re
     return bytes;
 }
 
-int shifted_end_bytes(const KernelRequest& request, const ForwardSchedule& shape, Reads reads) {
+int shifted_end_bytes(const Choice& choice) {
+    const auto& [request, shape, reads] = choice;
     if (reads != Reads::with_shifts || !request.terms.with_shifts.front().have_ends) return 0;
     int bytes = 0;
     for (const ShiftedTile& tile : request.terms.with_shifts.front().tiles)
@@ -205,8 +214,8 @@ std::string why_no_kinds(const KernelRequest& request) {
     return "";
 }
 
-::sm90::ForwardSizes sizes_without_tables(const KernelRequest& request,
-                                          const ForwardSchedule& shape, Reads reads) {
+::sm90::ForwardSizes sizes_without_tables(const Choice& choice) {
+    const auto& [request, shape, reads] = choice;
     const passes::KeyIndex2d& index_2d = request.terms.by_index_2d.keys;
     const passes::TabulatedValues staged = staged_values(request, reads);
     const bool adds_rows = reads == Reads::by_index_2d && index_2d.quotients;
@@ -220,13 +229,13 @@ std::string why_no_kinds(const KernelRequest& request) {
         .query_stages = shape.query_stages,
         .stages = kForwardStages,
         .bias_bytes = bias_bytes_of(request, reads),
-        .shifted_bytes = shifted_bytes(request, shape, reads),
-        .shifted_end_bytes = shifted_end_bytes(request, shape, reads),
+        .shifted_bytes = shifted_bytes(choice),
+        .shifted_end_bytes = shifted_end_bytes(choice),
         .key_values = staged.keys,
         .distance_values = staged.distances,
         .starts_with_distances = starts_with_distances(request, reads),
         .index_2d_rows = adds_rows ? shape.key_tile / index_2d.width : 0,
-        .multiplies_index_2d_rows = multiplies_index_2d_rows(request, shape, reads),
+        .multiplies_index_2d_rows = multiplies_index_2d_rows(choice),
         .multiplies_key_addend = multiplies_key_addend(request, reads),
         .multiplies_slope = multiplies_slope(request, reads),
         .row_key_products = reads == Reads::plain ? request.terms.plain.row_key_products : 0,
@@ -237,10 +246,10 @@ std::string why_no_kinds(const KernelRequest& request) {
         .pair_kinds =
             copies_kinds && request.terms.by_kinds.are_of_pairs ? request.terms.by_kinds.count : 0};
     // Two stages, or one where two do not fit.
+    const int limit = shared_memory_limit(request.arch);
     const auto with_stages = [&](int ::sm90::ForwardSizes::* stages) {
         sizes.*stages = 2;
-        if (::sm90::forward_layout(sizes).bytes > shared_memory_limit(request.arch))
-            sizes.*stages = 1;
+        if (::sm90::forward_layout(sizes).bytes > limit) sizes.*stages = 1;
     };
     // Few tiles contain elements beyond the clamps.
     if (sizes.shifted_end_bytes != 0) with_stages(&::sm90::ForwardSizes::shifted_stages);
@@ -267,12 +276,12 @@ int words_behind(Reads reads) { return reads == Reads::from_aligned_tables ? 256
 
 // Returns the memory for slices of tables; slices of known size are kept whole. Nothing if they do
 // not fit.
-std::optional<TableWords> table_words(const KernelRequest& request, const ForwardSchedule& shape,
-                                      Reads reads) {
+std::optional<TableWords> table_words(const Choice& choice) {
+    const auto& [request, shape, reads] = choice;
     // Words for a slice of unknown size. With fewer, most entries would be read from memory.
     constexpr int kMostWords = 4096, kLeastWords = 1024;
     const int room = (shared_memory_limit(request.arch) -
-                      ::sm90::forward_layout(sizes_without_tables(request, shape, reads)).bytes) /
+                      ::sm90::forward_layout(sizes_without_tables(choice)).bytes) /
                      static_cast<int>(sizeof(float));
     const auto words_of = [](std::int64_t entries) {
         return static_cast<int>(entries + 3) / 4 * 4;
@@ -298,23 +307,21 @@ bool stages_tables(Reads reads) {
     return reads == Reads::from_tables || reads == Reads::from_aligned_tables;
 }
 
-::sm90::ForwardSizes sizes_of(const KernelRequest& request, const ForwardSchedule& shape,
-                              Reads reads) {
-    ::sm90::ForwardSizes sizes = sizes_without_tables(request, shape, reads);
-    if (!stages_tables(reads)) return sizes;
-    const auto words = table_words(request, shape, reads);
-    sizes.table_words = words ? words->sum() + words_behind(reads) : 0;
+::sm90::ForwardSizes sizes_of(const Choice& choice) {
+    ::sm90::ForwardSizes sizes = sizes_without_tables(choice);
+    if (!stages_tables(choice.reads)) return sizes;
+    const auto words = table_words(choice);
+    sizes.table_words = words ? words->sum() + words_behind(choice.reads) : 0;
     sizes.table_stages = words ? words->stages : 0;
     return sizes;
 }
 
-int shared_bytes(const KernelRequest& request, const ForwardSchedule& shape, Reads reads) {
-    return ::sm90::forward_layout(sizes_of(request, shape, reads)).bytes;
-}
+int shared_bytes(const Choice& choice) { return ::sm90::forward_layout(sizes_of(choice)).bytes; }
 
 // Returns the accumulators of a thread: scores, their biases, P of the previous tile, and the
 // output.
-int accumulators(const KernelRequest& request, const ForwardSchedule& shape, Reads reads) {
+int accumulators(const Choice& choice) {
+    const auto& [request, shape, reads] = choice;
     const int weights = shape.overlaps ? shape.key_tile / 4 : 0;
     // Indices need no registers of their own: they are replaced by the entries that they name
     // before products are added.
@@ -322,27 +329,30 @@ int accumulators(const KernelRequest& request, const ForwardSchedule& shape, Rea
     const int biases = stay ? shape.key_tile / 2 * bias_bytes_of(request, reads) / 4 : 0;
     return shape.key_tile / 2 + biases + weights + padded_columns(request.head_dim_v) / 2;
 }
-int accumulator_limit(const KernelRequest& request, const ForwardSchedule& shape, Reads reads) {
+int accumulator_limit(const Choice& choice) {
+    const auto& [request, shape, reads] = choice;
     if (shape.consumers == 3) return 128;
     const bool has_fewer = bias_bytes_of(request, reads) > 2 || reads == Reads::beside_copies;
     return has_fewer ? 180 : 192;
 }
 
-bool suits(const KernelRequest& request, const ForwardSchedule& shape, Reads reads) {
+bool suits(const Choice& choice) {
+    const auto& [request, shape, reads] = choice;
     // With wider outputs, masks and mods spill or MMAs are serialised.
     constexpr int kWidestOfThree = 96;
     if (shape.consumers == 3 && padded_columns(request.head_dim_v) > kWidestOfThree) return false;
     const bool has_copiers = bias_bytes_of(request, reads) > 0 || reads == Reads::with_shifts ||
                              reads == Reads::beside_copies;
     if (has_copiers && shape.consumers == 3) return false;
-    return accumulators(request, shape, reads) <= accumulator_limit(request, shape, reads) &&
-           shared_bytes(request, shape, reads) <= shared_memory_limit(request.arch);
+    return accumulators(choice) <= accumulator_limit(choice) &&
+           shared_bytes(choice) <= shared_memory_limit(request.arch);
 }
 
 // Whether flexc may choose the shape itself. With a block mask, three warpgroups are not chosen:
 // their tiles visit more elements and leave too few registers for evaluating the mask.
-bool is_chosen(const KernelRequest& request, const ForwardSchedule& shape, Reads reads) {
-    return suits(request, shape, reads) && (!request.mask.has_block_mask || shape.consumers != 3);
+bool is_chosen(const Choice& choice) {
+    const auto& [request, shape, reads] = choice;
+    return suits(choice) && (!request.mask.has_block_mask || shape.consumers != 3);
 }
 
 // Whether each tile is whole rows of the 2-D key index.
@@ -357,9 +367,9 @@ bool suits_index_2d(const KernelRequest& request, const ForwardSchedule& shape) 
     // values that repeat from row to row.
     const int rows = index_2d.quotients ? 2 * shape.key_tile / index_2d.width : 0;
     const int period = index_2d.remainders ? std::lcm(index_2d.width, 8) / 2 : 0;
-    return suits(request, shape, Reads::by_index_2d) &&
-           accumulators(request, shape, Reads::by_index_2d) + rows + period <=
-               accumulator_limit(request, shape, Reads::by_index_2d);
+    return suits({request, shape, Reads::by_index_2d}) &&
+           accumulators({request, shape, Reads::by_index_2d}) + rows + period <=
+               accumulator_limit({request, shape, Reads::by_index_2d});
 }
 
 bool starts_with_tables(const KernelRequest& request, Reads reads) {
@@ -397,8 +407,10 @@ int polynomials(const KernelRequest& request, Reads reads) {
 
 // Returns the schedule with its ping-pong, polynomials and rescaling, as measured on an H200. With
 // ping-pong of MMAs, one warpgroup reads values for elements while the other one waits.
-ForwardSchedule with_ping_pong(const KernelRequest& request, ForwardSchedule schedule,
-                               Reads reads) {
+ForwardSchedule with_ping_pong(const Choice& choice) {
+    const KernelRequest& request = choice.request;
+    const Reads reads = choice.reads;
+    ForwardSchedule schedule = choice.shape;
     const bool wide = is_wide(request), narrow = schedule.consumers == 3;
     // In these cases the softmax is the one of no score mod.
     const bool adds_to_products =
@@ -475,14 +487,14 @@ Decomposition decomposition_of(const KernelRequest& request, Reads reads) {
     return {.of = plain};
 }
 
-KernelConfig configured(const KernelRequest& request, const ForwardSchedule& schedule,
-                        Reads reads) {
+KernelConfig configured(const Choice& choice) {
+    const auto& [request, schedule, reads] = choice;
     KernelConfig config;
     config.kind = KernelKind::forward;
     config.family = kName;
     config.template_path = "forward_sm90.cu";
     config.entry = "flexc_forward_sm90";
-    const ::sm90::ForwardSizes sizes = sizes_of(request, schedule, reads);
+    const ::sm90::ForwardSizes sizes = sizes_of(choice);
     config.block = {.query_tile = sizes.query_tile,
                     .key_tile = sizes.key_tile,
                     .warps = 4 * (schedule.consumers + 1),
@@ -492,7 +504,7 @@ KernelConfig configured(const KernelRequest& request, const ForwardSchedule& sch
     config.decomposition = decomposition_of(request, reads);
     Forward forward{.has_registers_for_columns =
                         schedule.consumers == 2 && !is_wide(request) &&
-                        accumulators(request, schedule, reads) + schedule.key_tile / 4 <= 192,
+                        accumulators(choice) + schedule.key_tile / 4 <= 192,
                     .sizes = sizes,
                     .tabulated = tabulated_of(request, reads),
                     .key_step = schedule.key_tile};
@@ -524,7 +536,7 @@ KernelConfig configured(const KernelRequest& request, const ForwardSchedule& sch
     if (sizes.starts_with_distances) config.reason += ", products added to functions of distance";
     if (sizes.multiplies_slope) config.reason += ", a slope as columns of products";
     if (stages_tables(reads)) {
-        forward.table_words = table_words(request, schedule, reads)->of_tables;
+        forward.table_words = table_words(choice)->of_tables;
         config.reason += ", tables in shared memory";
     }
     forward.starts_with_tables = starts_with_tables(request, reads);
@@ -560,7 +572,7 @@ bool suits_kinds(const KernelRequest& request, const ForwardSchedule& shape) {
     if (shape.consumers == 3 && shape.key_tile != kForwardShapes.front().key_tile) return false;
     constexpr int kShortest = 64; // with shorter tiles, reads from tables are faster
     return request.terms.by_kinds.count != 0 && shape.key_tile >= kShortest &&
-           suits(request, shape, Reads::by_kinds);
+           suits({request, shape, Reads::by_kinds});
 }
 
 bool suits_tables(const KernelRequest& request, const ForwardSchedule& shape) {
@@ -574,8 +586,8 @@ bool suits_tables(const KernelRequest& request, const ForwardSchedule& shape) {
     constexpr int kMostInstructions = 5600;
     if (request.work.element_instructions * shape.key_tile > kMostInstructions) return false;
     return !request.terms.with_tables.entries.empty() &&
-           table_words(request, shape, Reads::from_tables) &&
-           suits(request, shape, Reads::from_tables);
+           table_words({request, shape, Reads::from_tables}) &&
+           suits({request, shape, Reads::from_tables});
 }
 
 bool suits_aligned_tables(const KernelRequest& request, const ForwardSchedule& shape) {
@@ -583,16 +595,16 @@ bool suits_aligned_tables(const KernelRequest& request, const ForwardSchedule& s
     if (shape.consumers == 3 && staged_values(request, Reads::from_aligned_tables).any())
         return false;
     return aligned_step(request, shape) != 0 &&
-           table_words(request, shape, Reads::from_aligned_tables) &&
-           suits(request, shape, Reads::from_aligned_tables);
+           table_words({request, shape, Reads::from_aligned_tables}) &&
+           suits({request, shape, Reads::from_aligned_tables});
 }
 
 bool suits_copies(const KernelRequest& request, const ForwardSchedule& shape) {
-    return !why_copied(request).empty() && suits(request, shape, Reads::beside_copies);
+    return !why_copied(request).empty() && suits({request, shape, Reads::beside_copies});
 }
 
 bool suits_shifts(const KernelRequest& request, const ForwardSchedule& shape) {
-    return !request.terms.with_shifts.empty() && suits(request, shape, Reads::with_shifts);
+    return !request.terms.with_shifts.empty() && suits({request, shape, Reads::with_shifts});
 }
 
 // Returns how a kernel of this shape, if requested explicitly, handles reads.
@@ -610,17 +622,12 @@ Reads reads_of(const KernelRequest& request, const ForwardSchedule& shape) {
 // each element.
 KernelRequest with_room_for_shifts(KernelRequest request) {
     const auto has_room = [&](const ForwardSchedule& shape) {
-        return suits_shifts(request, shape) && is_chosen(request, shape, Reads::with_shifts);
+        return suits_shifts(request, shape) && is_chosen({request, shape, Reads::with_shifts});
     };
     while (!request.terms.with_shifts.empty() && std::ranges::none_of(kForwardShapes, has_room))
         request.terms.with_shifts.erase(request.terms.with_shifts.begin());
     return request;
 }
-
-struct Choice {
-    ForwardSchedule shape;
-    Reads reads;
-};
 
 // The number of stages of queries does not change the registers that are needed.
 bool needs_fewer_registers(const ForwardSchedule& shape, const ForwardSchedule& than) {
@@ -635,13 +642,15 @@ bool needs_fewer_registers(const ForwardSchedule& shape, const ForwardSchedule& 
 std::vector<Choice> choices_for(const KernelRequest& request) {
     std::vector<Choice> choices;
     std::size_t most = 3;
-    const auto take = [&](const ForwardSchedule& shape, Reads reads) {
-        const bool follows = !choices.empty() && choices.back().reads == reads;
-        if (follows && !needs_fewer_registers(shape, choices.back().shape)) return;
+    // Takes what flexc may choose, unless it needs as many registers as the choice before.
+    const auto take = [&](const Choice& choice) {
+        if (!is_chosen(choice)) return;
+        const bool follows = !choices.empty() && choices.back().reads == choice.reads;
+        if (follows && !needs_fewer_registers(choice.shape, choices.back().shape)) return;
         const bool has_fewer_warpgroups =
-            follows && shape.consumers < choices.back().shape.consumers;
+            follows && choice.shape.consumers < choices.back().shape.consumers;
         if (choices.size() == most) choices.pop_back();
-        choices.push_back({shape, reads});
+        choices.push_back(choice);
         most += has_fewer_warpgroups;
     };
     // Takes the best two shapes for this kind of reads, unless another kind has been taken.
@@ -649,28 +658,25 @@ std::vector<Choice> choices_for(const KernelRequest& request) {
         if (!choices.empty()) return;
         constexpr std::size_t kMost = 2;
         for (const ForwardSchedule& shape : kForwardShapes)
-            if (choices.size() < kMost && suits_reads(request, shape) &&
-                is_chosen(request, shape, reads))
-                take(shape, reads);
+            if (choices.size() < kMost && suits_reads(request, shape))
+                take({request, shape, reads});
         most += choices.size();
     };
     if (!request.sequences.scattered_in.empty()) {
         for (const ForwardSchedule& shape : kForwardShapes)
-            if (suits_copies(request, shape) && is_chosen(request, shape, Reads::beside_copies))
-                take(shape, Reads::beside_copies);
+            if (suits_copies(request, shape)) take({request, shape, Reads::beside_copies});
         return choices;
     }
     take_two(Reads::beside_copies, suits_copies);
     take_two(Reads::with_shifts, suits_shifts);
     if (choices.empty())
         for (const ForwardSchedule& shape : kIndex2dShapes)
-            if (suits_index_2d(request, shape) && is_chosen(request, shape, Reads::by_index_2d))
-                take(shape, Reads::by_index_2d);
+            if (suits_index_2d(request, shape)) take({request, shape, Reads::by_index_2d});
     take_two(Reads::by_kinds, suits_kinds);
     take_two(Reads::from_aligned_tables, suits_aligned_tables);
     take_two(Reads::from_tables, suits_tables);
     for (const ForwardSchedule& shape : kForwardShapes)
-        if (is_chosen(request, shape, Reads::plain)) take(shape, Reads::plain);
+        take({request, shape, Reads::plain});
     return choices;
 }
 
@@ -708,9 +714,10 @@ std::vector<ForwardSchedule> forward_schedules(const KernelRequest& asked) {
     std::size_t sizes = 0;
     for (const ForwardSchedule& shape : shapes) {
         const Reads reads = reads_of(request, shape);
-        if (!suits(request, shape, reads) || sizes == kSizes) continue;
+        const Choice choice{request, shape, reads};
+        if (!suits(choice) || sizes == kSizes) continue;
         if (sizes++ == 0) {
-            schedules.push_back(with_ping_pong(request, shape, reads));
+            schedules.push_back(with_ping_pong(choice));
             for (int columns = 0; columns <= kMostPolynomials; ++columns) {
                 ForwardSchedule schedule = schedules.front();
                 schedule.polynomials = columns;
@@ -734,15 +741,14 @@ std::vector<KernelConfig> forward_candidates(const KernelRequest& asked) {
     const KernelRequest request = with_room_for_shifts(asked);
     if (request.schedule) {
         KernelConfig config =
-            configured(request, *request.schedule, reads_of(request, *request.schedule));
+            configured({request, *request.schedule, reads_of(request, *request.schedule)});
         config.spills.tolerated = std::numeric_limits<int>::max();
         config.reason += "; asked for";
         return {config};
     }
     std::vector<KernelConfig> candidates;
     for (const Choice& choice : choices_for(request)) {
-        KernelConfig config =
-            configured(request, with_ping_pong(request, choice.shape, choice.reads), choice.reads);
+        KernelConfig config = configured({request, with_ping_pong(choice), choice.reads});
         if (!candidates.empty())
             config.reason += "; larger tiles spilled registers or serialised products";
         candidates.push_back(std::move(config));
