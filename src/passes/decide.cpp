@@ -1,7 +1,10 @@
 #include "passes/decide.h"
 
+#include <array>
 #include <optional>
+#include <vector>
 
+#include "analysis/interval.h"
 #include "analysis/range.h"
 
 namespace flexc::passes {
@@ -55,6 +58,20 @@ std::optional<NodeId> operand_for(const ir::Node& node, const analysis::Ranges& 
     }
 }
 
+// Whether the node is max(x, y) - min(x, y), either may be the larger, and x - y cannot overflow:
+// then it is abs(x - y).
+bool is_absolute_difference(const ir::Graph& graph, const analysis::Ranges& ranges, NodeId id) {
+    const ir::Node& node = graph[id];
+    if (node.op != Op::isub) return false;
+    const ir::Node &most = graph[node.operands[0]], &least = graph[node.operands[1]];
+    if (most.op != Op::imax || least.op != Op::imin || most.operands != least.operands)
+        return false;
+    const Interval difference = ranges.difference[node.operands[0]];
+    if (difference.low >= 0 || difference.high <= 0) return false;
+    const std::array ends = {ranges.of_node[most.operands[0]], ranges.of_node[most.operands[1]]};
+    return !analysis::is_any(analysis::transfer(Op::isub, ends));
+}
+
 } // namespace
 
 void decide(ir::Program& program, std::span<NodeId* const> roots) {
@@ -73,7 +90,12 @@ void decide(ir::Program& program, std::span<NodeId* const> roots) {
             renamed[id] = graph.boolean(*value, node.span);
         else if (auto operand = operand_for(node, ranges, id))
             renamed[id] = renamed[*operand];
-        else if (is_operation && node.type == ir::Type::integer && range.low == range.high)
+        else if (is_absolute_difference(old, ranges, id)) {
+            const std::vector<NodeId>& ends = old[node.operands[0]].operands;
+            const NodeId difference =
+                graph.apply(Op::isub, {renamed[ends[0]], renamed[ends[1]]}, node.span);
+            renamed[id] = graph.apply(Op::iabs, {difference}, node.span);
+        } else if (is_operation && node.type == ir::Type::integer && range.low == range.high)
             renamed[id] = graph.integer(range.low, node.span);
         else
             renamed[id] = ir::copy_node(graph, node, renamed);

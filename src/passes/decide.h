@@ -1,5 +1,5 @@
-// Uses ranges to decide values that are the same at every point: `kv_idx < KV_LEN`, `max(kv_idx,
-// 0)`.
+// Uses ranges to decide values that are the same at every point, `kv_idx < KV_LEN` or `max(kv_idx,
+// 0)`, and for algebra that holds where nothing overflows.
 #pragma once
 
 #include <span>

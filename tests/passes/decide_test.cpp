@@ -32,6 +32,22 @@ TEST_CASE("comparisons that ranges settle") {
     CHECK(mask_of("kv_idx % 4 % 8 == n") == "(kv_idx % 4) == n");
 }
 
+TEST_CASE("the larger less the smaller, where the difference does not overflow") {
+    CHECK(mask_of("max(q_idx, kv_idx) - min(q_idx, kv_idx) <= n") == "abs(q_idx - kv_idx) <= n");
+    CHECK(mask_of("max(kv_idx, q_idx) - min(q_idx, kv_idx) <= n") == "abs(kv_idx - q_idx) <= n");
+    CHECK(mask_of("max(q_idx + 2, 5 * kv_idx) - min(q_idx + 2, 5 * kv_idx) <= n") ==
+          "abs((q_idx + 2) - (kv_idx * 5)) <= n");
+    // One is always the larger.
+    CHECK(mask_of("max(kv_idx, KV_LEN) - min(kv_idx, KV_LEN) <= n") == "(KV_LEN - kv_idx) <= n");
+    // Others, and what may overflow: 2^63 - 1 and -2 differ by a number that wraps to one below 0.
+    CHECK(mask_of("min(q_idx, kv_idx) - max(q_idx, kv_idx) <= n") ==
+          "(min(q_idx, kv_idx) - max(q_idx, kv_idx)) <= n");
+    CHECK(mask_of("max(q_idx, kv_idx) - min(q_idx, h) <= n") ==
+          "(max(q_idx, kv_idx) - min(q_idx, h)) <= n");
+    const std::string wide = "max(kv_idx, q_idx << 62) - min(kv_idx, q_idx << 62)";
+    CHECK(mask_of(wide + " <= n").find("abs") == std::string::npos);
+}
+
 TEST_CASE("comparisons that they do not") {
     CHECK(mask_of("kv_idx < Q_LEN") == "kv_idx < Q_LEN");
     CHECK(mask_of("kv_idx < KV_LEN - 1") == "kv_idx < (KV_LEN - 1)");
