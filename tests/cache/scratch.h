@@ -1,42 +1,28 @@
 // A folder of its own for each test, and small helpers to damage what is in it.
 #pragma once
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
 #include <vector>
 
-#include <unistd.h>
-
 #include "cache/store.h"
+#include "temporary_folder.h"
 
 namespace flexc::test {
 
 namespace fs = std::filesystem;
 
-class Scratch {
+class Scratch : public TemporaryFolder {
   public:
-    Scratch() {
-        std::string name = (fs::temp_directory_path() / "flexc-test-XXXXXX").string();
-        if (::mkdtemp(name.data()) == nullptr) std::abort();
-        path_ = name;
-    }
-    Scratch(const Scratch&) = delete;
-    Scratch& operator=(const Scratch&) = delete;
-    ~Scratch() {
-        std::error_code ignored;
-        fs::remove_all(path_, ignored);
-    }
-    const fs::path& path() const { return path_; }
     CacheOptions options(std::uint64_t max_bytes = 1 << 30) const {
         CacheOptions result;
-        result.directory = (path_ / "cache").string();
+        result.directory = cache().string();
         result.max_bytes = max_bytes;
         return result;
     }
-    fs::path cache() const { return path_ / "cache"; }
+    fs::path cache() const { return path() / "cache"; }
     std::vector<fs::path> files() const {
         std::vector<fs::path> result;
         if (fs::exists(cache()))
@@ -44,9 +30,6 @@ class Scratch {
                 result.push_back(item.path());
         return result;
     }
-
-  private:
-    fs::path path_;
 };
 
 inline std::string read_file(const fs::path& path) {

@@ -11,6 +11,8 @@
 
 #include <doctest/doctest.h>
 
+#include "temporary_folder.h"
+
 using namespace flexc;
 using namespace flexc::cli;
 
@@ -18,21 +20,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A folder of its own that is gone after the test.
-struct Scratch {
-    fs::path path = make();
-    Scratch() = default;
-    Scratch(const Scratch&) = delete;
-    Scratch& operator=(const Scratch&) = delete;
-    ~Scratch() { fs::remove_all(path); }
-    static fs::path make() {
-        std::string name = (fs::temp_directory_path() / "flexc_test_XXXXXX").string();
-        return ::mkdtemp(name.data());
-    }
-    std::string file(const char* name) const { return (path / name).string(); }
+struct Scratch : test::TemporaryFolder {
+    std::string file(const char* name) const { return (path() / name).string(); }
     std::size_t entries() const {
         return static_cast<std::size_t>(
-            std::distance(fs::directory_iterator(path), fs::directory_iterator()));
+            std::distance(fs::directory_iterator(path()), fs::directory_iterator()));
     }
 };
 
@@ -139,7 +131,7 @@ TEST_CASE("a file that is too short, or no file, is refused") {
     const Scratch scratch;
     const auto path = scratch.file("x");
     CHECK_FALSE(TensorFile::open(path));
-    CHECK_FALSE(TensorFile::open(scratch.path.string()));
+    CHECK_FALSE(TensorFile::open(scratch.path().string()));
     write_text(path, "1234567");
     CHECK_FALSE(TensorFile::open(path));
     write_text(path, std::string("\xff\xff\xff\xff\xff\xff\xff\xff{}", 10));
@@ -187,7 +179,7 @@ TEST_CASE("a failed write leaves the old file and no other") {
     const Scratch scratch;
     const auto path = scratch.file("out");
     CHECK_FALSE(write_tensors(scratch.file("no/such/folder"), {}));
-    CHECK_FALSE(write_tensors(scratch.path.string(), {}));
+    CHECK_FALSE(write_tensors(scratch.path().string(), {}));
     CHECK(scratch.entries() == 0);
     write_text(path, "old");
     REQUIRE(::chmod(path.c_str(), 0640) == 0);
@@ -198,9 +190,9 @@ TEST_CASE("a failed write leaves the old file and no other") {
 
 TEST_CASE("writing through a link keeps the link") {
     const Scratch scratch;
-    fs::create_symlink("target", scratch.path / "link");
+    fs::create_symlink("target", scratch.path() / "link");
     REQUIRE(write_tensors(scratch.file("link"), {{tensor("x", DType::u8, {1}, 1)}}));
-    CHECK(fs::is_symlink(scratch.path / "link"));
+    CHECK(fs::is_symlink(scratch.path() / "link"));
     CHECK(TensorFile::open(scratch.file("target")));
 }
 

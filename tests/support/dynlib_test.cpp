@@ -5,24 +5,14 @@
 #include <fstream>
 #include <string>
 
-#include <unistd.h>
-
 #include "support/dynlib.h"
+#include "temporary_folder.h"
 
 using namespace flexc::support;
+using flexc::test::TemporaryFolder;
 namespace fs = std::filesystem;
 
 namespace {
-
-struct Folder {
-    Folder() {
-        std::string name = (fs::temp_directory_path() / "flexc-test-XXXXXX").string();
-        if (::mkdtemp(name.data()) == nullptr) std::abort();
-        path = name;
-    }
-    ~Folder() { fs::remove_all(path); }
-    fs::path path;
-};
 
 struct Setting {
     Setting(const char* variable, const std::string& value) : name(variable) {
@@ -84,13 +74,13 @@ TEST_CASE("what is objected to is passed over, and the reason is kept") {
 }
 
 TEST_CASE("patterns: newest first, damaged files passed over, unset variables skipped") {
-    const Folder folder;
+    const TemporaryFolder folder;
     const auto real = find_library({.sonames = {"libm.so.6"}});
     REQUIRE(real);
-    fs::create_directory(folder.path / "odd[1]*");
-    std::ofstream(folder.path / "odd[1]*" / "libx.so.12") << "not a library";
-    fs::copy_file(real.library->path(), folder.path / "odd[1]*" / "libx.so.9");
-    const Setting setting("FLEXC_TEST_ROOT", (folder.path / "odd[1]*").string());
+    fs::create_directory(folder.path() / "odd[1]*");
+    std::ofstream(folder.path() / "odd[1]*" / "libx.so.12") << "not a library";
+    fs::copy_file(real.library->path(), folder.path() / "odd[1]*" / "libx.so.9");
+    const Setting setting("FLEXC_TEST_ROOT", (folder.path() / "odd[1]*").string());
     const auto search = find_library({.patterns = {"${FLEXC_TEST_UNSET}/libx.so.*", "/none/*.so",
                                                    "${FLEXC_TEST_ROOT}/libx.so.*"}});
     REQUIRE(search);
