@@ -258,13 +258,13 @@ void add_block_mask_builder(const passes::Mod& mod, KernelPlan& plan) {
                              .queries = mod.program.query_layout,
                              .keys = mod.program.key_layout};
     const bool has_intervals = mod.mask_tier == analysis::MaskTier::tile_tests;
-    plan.block_mask = KernelConfig{
-        .kind = KernelKind::block_mask,
-        .template_path = "plan.cu",
-        .entry = "flexc_plan_tiles",
-        .block = {.warps = 8},
-        .reason = has_intervals ? "tiles by intervals, then by their elements"
-                                : "tiles by their elements"};
+    plan.block_mask =
+        KernelConfig{.kind = KernelKind::block_mask,
+                     .template_path = "plan.cu",
+                     .entry = "flexc_plan_tiles",
+                     .block = {.warps = 8},
+                     .reason = has_intervals ? "tiles by intervals, then by their elements"
+                                             : "tiles by their elements"};
 }
 
 KernelConfig length_reader() {

@@ -17,8 +17,8 @@ namespace flexc::runtime {
 
 class BlockMasks {
   public:
-    // module: of plan.cu. Kernels that visit tiles of the same sizes in the same order share a mask.
-    // starts_early: a launch may start before the one ahead has ended.
+    // module: of plan.cu, whose kernels keep `kept`. Kernels that visit tiles of the same sizes in
+    // the same order share a mask. starts_early: a launch may start before the one ahead has ended.
     static Result<BlockMasks> load(cuda::Module module, const plan::BlockMaskFacts& kept,
                                    bool starts_early);
     void add(const plan::MaskTiling& tiling, Pass pass);

@@ -130,7 +130,8 @@ class CudaExecutable final : public Executable {
         starts_early_ = device->arch >= 90;
         if (auto done = load_variants(std::move(plan.forward), forward_); !done) return done;
         if (plan.block_mask)
-            if (auto done = load_block_masks(*plan.block_mask, plan.block_mask_facts); !done) return done;
+            if (auto done = load_block_masks(*plan.block_mask, plan.block_mask_facts); !done)
+                return done;
         if (plan.lengths)
             if (auto done = load_lengths(*plan.lengths); !done) return done;
         if (plan.backward)
