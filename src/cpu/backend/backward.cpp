@@ -211,12 +211,7 @@ class Backward {
     // Returns the sink of each row. NaN counts as infinite.
     const float* find_sinks(const TileFunctions& functions, const Rows& rows, int lane) const {
         const Scratch scratch = scratch_of(lane);
-        std::fill_n(scratch.row_max, rows.count, -std::numeric_limits<float>::infinity());
-        std::fill_n(scratch.row_sum, rows.count, 0.0f);
-        Tile tile = tile_of(rows.b, rows.h, scratch);
-        tile.row_max = scratch.row_max;
-        tile.row_sum = scratch.row_sum;
-        tile.row_correction = scratch.row_correction;
+        Tile tile = tile_without_keys(rows, scratch);
         set_rows(tile, {rows.first, rows.first + rows.count});
         functions.sink(launch_.words, &tile);
         return scratch.row_max;
@@ -281,12 +276,7 @@ class Backward {
     // functions, from the same scores as the backward functions see.
     void measure_rows(const TileFunctions& functions, const Rows& rows, std::int64_t query_unit,
                       const Scratch& scratch) {
-        std::fill_n(scratch.row_max, rows.count, -std::numeric_limits<float>::infinity());
-        std::fill_n(scratch.row_sum, rows.count, 0.0f);
-        Tile tile = tile_of(rows.b, rows.h, scratch);
-        tile.row_max = scratch.row_max;
-        tile.row_sum = scratch.row_sum;
-        tile.row_correction = scratch.row_correction;
+        Tile tile = tile_without_keys(rows, scratch);
         const std::int64_t query_tile = query_unit % query_tiles_;
         const VisibleBand band = visible_band(functions, launch_, launch_.words, tile);
         const VisibleTiles tiles(in_.block_mask, rows.b, rows.h);
@@ -311,6 +301,17 @@ class Backward {
             reference_[place] = is_same ? maximum : std::max(lse, maximum);
             log2_sum_[place] = is_same ? static_cast<float>(std::log2(sum)) : 0.0f;
         }
+    }
+
+    // Returns a tile with running maxima and sums of rows that have seen no key.
+    Tile tile_without_keys(const Rows& rows, const Scratch& scratch) const {
+        std::fill_n(scratch.row_max, rows.count, -std::numeric_limits<float>::infinity());
+        std::fill_n(scratch.row_sum, rows.count, 0.0f);
+        Tile tile = tile_of(rows.b, rows.h, scratch);
+        tile.row_max = scratch.row_max;
+        tile.row_sum = scratch.row_sum;
+        tile.row_correction = scratch.row_correction;
+        return tile;
     }
 
     Tile tile_of(std::int64_t b, std::int64_t h, const Scratch& scratch) const {
