@@ -1,5 +1,5 @@
-// Runs before Hopper's backward kernel: evaluates, for every distance, the reads whose indices use
-// q and kv only by their difference. One thread computes one distance of one head.
+// Runs before Hopper's backward kernel: evaluates, for every distance, what the score mod and its
+// derivatives compute or read from q - kv, b and h alone. One thread has one distance of one head.
 #include "mod.cuh"
 
 #include "sm90/expand_distances.cuh"

@@ -8,7 +8,7 @@
 
 namespace flexc::passes {
 
-// Whether each element has a value of its own, by q - kv and the head alone.
+// Whether each element has a value of its own, by q - kv, b and h alone.
 bool is_of_distance(const Mod& mod, ir::NodeId id);
 
 // Real values of the score mod and its derivatives that a backward may have from a table by
