@@ -28,8 +28,8 @@ int instructions_of(Op op, Precision precision, bool is_wide) {
     case Op::sigmoid: return is_rough ? 3 : is_fast ? 4 : 20;
     case Op::softplus: return is_fast ? 12 : 34;
     case Op::erf: return is_rough ? 6 : 30;
-    // Those by reciprocals (launch_divisor.h) count alike: they take fewer instructions, but as many
-    // registers, which is what limits on these numbers are for.
+    // Those by reciprocals (launch_divisor.h) count alike: they take fewer instructions, but as
+    // many registers, which is what limits on these numbers are for.
     case Op::ifloordiv:
     case Op::imod: return is_wide ? 80 : 20;
     case Op::ipow: return 40;

@@ -10,13 +10,13 @@
 namespace flexc::plan {
 
 // Up to this many instructions, kernels inline a function of an element for each element of a
-// thread, 32 to 64 times; the library's mods have at most 85. ptxas takes more than linear time for
-// inlined code, so a longer function is compiled once, and called.
+// thread, 32 to 64 times. ptxas takes more than linear time for inlined code, so a longer function
+// is compiled once, and called. The library's mods stay below this and the limits that follow.
 constexpr int kMostWrittenOut = 100;
 
 // Up to this many instructions, kernels with score mods inline what is computed once for a key or a
-// query, for each that a thread has in a tile. The library's mods have at most 172. Where a mask
-// alone needs more for a query, the warps beside the MMAs of Hopper's backward save registers.
+// query, for each that a thread has in a tile. Where a mask alone needs more for a query, the warps
+// beside the MMAs of Hopper's backward save registers.
 constexpr int kMostOfPosition = 180;
 
 // Bytes that may spill if the computation of an element takes far longer than these, or if only the
@@ -24,7 +24,7 @@ constexpr int kMostOfPosition = 180;
 constexpr int kSpillsOfLong = 128;
 
 // Up to this many operations of a score mod with its derivatives, and of these with the mask, a
-// program is not large. The library's mods have at most 26 and 58.
+// program is not large.
 constexpr int kMostScoreOperations = 32, kMostOperations = 96;
 
 // Whether a program has more operations. Each form of its warp-specialized kernels takes long to

@@ -63,6 +63,22 @@ TEST_CASE("a program larger than usual has few kernels for Hopper, then the gene
     CHECK(6 * large >= test::trials(60));
 }
 
+TEST_CASE("the library's mods stay below the limits of long code") {
+    for (const front::LibraryMod& entry : front::library()) {
+        CAPTURE(entry.name);
+        const auto program = hopper_program(test::program_of(std::string(entry.text)));
+        REQUIRE(program);
+        CHECK_FALSE(is_large(program->mod()));
+        const KernelRequest request = program->request(KernelKind::backward_fused);
+        CHECK(request.work.element_instructions <= kMostWrittenOut);
+        if (request.has_score_mod) CHECK(request.work.row_instructions <= kMostOfPosition);
+        const auto plan = make_plan(*program);
+        REQUIRE(plan);
+        const KernelConfig& config = plan->backward.front().candidates.front();
+        if (config.family == "sm90") CHECK_FALSE(config.form.writes_scores_once);
+    }
+}
+
 TEST_CASE("a large mask makes a program large") {
     std::string mask = "mask_mod = q_idx >= kv_idx";
     for (int i = 1; i < 40; ++i)

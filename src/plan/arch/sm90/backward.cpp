@@ -111,8 +111,7 @@ bool has_narrow_heads(const KernelRequest& request) {
 // more than linear time for it, and spill more. The limit is lower with a block mask, which leaves
 // fewer registers.
 bool writes_scores_once(const KernelRequest& request) {
-    // In instructions. The library's mods have at most 128, and those that change scores have no
-    // block mask.
+    // In instructions. The library's mods with this kernel have fewer.
     constexpr int kMost = 140, kMostWhereShort = 60;
     const bool is_short =
         request.work.is_large || (request.has_score_mod && request.mask.has_block_mask);
