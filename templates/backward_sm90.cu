@@ -13,7 +13,8 @@
 //
 // Gradients of captured buffers are summed by what the index of the read depends on: the head or
 // the key, in registers; the query, over a tile's keys; the distance q - kv, over diagonals of dS;
-// the row or column of a 2-D key index, over those. All others are added one by one.
+// the row or column of a 2-D key index, over those; those of tables, dense biases and shifted
+// reads, a tile at a time. All others are added one by one.
 #include "mod.cuh"
 
 #include "sm80/row_references.cuh"

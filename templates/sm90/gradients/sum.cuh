@@ -2,10 +2,10 @@
 // a policy in a file of its own; here are the default and what they share.
 //
 // Most ways add each element's part in the consumer warpgroups: `add`, to registers, which `flush`
-// empties when the queries of a head have passed. Sums over distances, over a 2-D key index and of
-// narrow dense biases are found by warps of the producer warpgroup in the tile of dS: TileWarps in
-// tile_warps.cuh says which. Sums over whole rows are found by other kernels. Shared memory of any
-// of them is in backward_layout.h.
+// empties when the queries of a head have passed. Sums over distances, grids, a 2-D key index,
+// tables and shifted reads, and of narrow dense biases, are found by warps of the producer
+// warpgroup in the tile of dS or in one beside it: TileWarps in tile_warps.cuh says which. Sums
+// over whole rows are found by other kernels. Shared memory of any of them is in backward_layout.h.
 #pragma once
 
 #include "common/math.cuh"
