@@ -459,6 +459,8 @@ class Emitter {
         Body score(layout_, Place::element, "at.");
         set_table_reads(score, reads, false);
         provide_expanded(score, layout_, parts_);
+        if (parts_.bias_read != ir::kNoNode && !parts_.found())
+            score.provide(parts_.bias_read, from_float(layout_, parts_.bias_read, "at.bias"));
         // Not in a backward, where the references of rows are found without the shared value.
         if (config_.sequences.shared_value != ir::kNoNode && !is_backward(config_.kind))
             score.provide(config_.sequences.shared_value, "at.shared_value");

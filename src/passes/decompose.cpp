@@ -349,11 +349,6 @@ NodeId find_dense_indices(const Mod& mod, const StagedTables& staged) {
     return kNoNode;
 }
 
-// The value that is computed for each element; kNoNode if there is none.
-NodeId of_elements(const Mod& mod, const ScoreParts& parts) {
-    return parts.found() ? parts.element_addend : mod.score;
-}
-
 // Writes reals as sums of products of a number of the row and a number of the key.
 class ProductFinder {
   public:
@@ -418,7 +413,7 @@ DecomposedMod decomposed_parts(const Mod& mod, int key_width) {
     decomposed.parts = Decomposer(mod, result.program.graph, key_width).decompose(result.score);
     find_facts(result);
     if (mod.program.is_dense())
-        decomposed.parts.bias_read = find_bias_read(result, decomposed.parts.element_addend);
+        decomposed.parts.bias_read = find_bias_read(result, of_elements(result, decomposed.parts));
     return decomposed;
 }
 
@@ -451,6 +446,10 @@ void find_products(Mod& mod, ScoreParts& parts) {
 
 } // namespace
 
+NodeId of_elements(const Mod& mod, const ScoreParts& parts) {
+    return parts.found() ? parts.element_addend : mod.score;
+}
+
 DecomposedMod decompose_score(const Mod& mod, int key_width, std::size_t most_by_key) {
     DecomposedMod decomposed = decomposed_parts(mod, key_width);
     if (!mod.program.is_dense()) return decomposed;
@@ -464,7 +463,7 @@ DecomposedMod decompose_score_with_tables(const Mod& mod, bool copies_indices) {
     if (!mod.program.is_dense()) return decomposed;
     const NodeId whole = of_elements(decomposed.mod, decomposed.parts);
     if (whole != kNoNode) decomposed.parts.staged = stage_tables(decomposed.mod, {whole});
-    if (copies_indices && decomposed.parts.bias_read == kNoNode && decomposed.parts.found())
+    if (copies_indices && decomposed.parts.bias_read == kNoNode)
         decomposed.parts.bias_read = find_dense_indices(decomposed.mod, decomposed.parts.staged);
     find_expanded(decomposed.mod, decomposed.parts);
     return decomposed;

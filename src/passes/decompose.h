@@ -52,10 +52,10 @@ struct ScoreParts {
     // factors of keys are the first of key_values.
     std::vector<RowKeyProduct> products;
     ir::NodeId cap = ir::kNoNode;            // uses neither q, kv nor score
-    // A read in element_addend that can be copied by tiles (a dense bias): of floats or 16-bit
-    // numbers, never outside its buffer; its last index is kv itself, and the others are q itself
-    // or depend on the head at most. For kernels that keep tables in shared memory it may be the
-    // read of the 32-bit indices of a table instead.
+    // A read in element_addend, or in the whole score if there are no parts, that can be copied by
+    // tiles (a dense bias): of floats or 16-bit numbers, never outside its buffer; its last index
+    // is kv itself, and the others are q itself or depend on the head at most. For kernels that
+    // keep tables in shared memory it may be the read of the 32-bit indices of a table instead.
     ir::NodeId bias_read = ir::kNoNode;
     // Values that are computed before the kernel for each key and each distance: first the addends,
     // then other costly values that depend on kv, or q - kv, alone.
@@ -104,6 +104,8 @@ DecomposedMod decompose_score_with_shifts(const Mod& mod, std::size_t most = kMo
 // For kernels that multiply by kinds of keys. No kinds if something else is added or read for each
 // element.
 DecomposedMod decompose_score_with_kinds(const Mod& mod);
+// Returns what is computed for each element; kNoNode if nothing is.
+ir::NodeId of_elements(const Mod& mod, const ScoreParts& parts);
 // Whether the accumulators of the products can start with values from tables: an element adds
 // nothing but what it computes from tables (which may use a copied index), and all slices fit.
 bool starts_with_tables(const ir::Graph& graph, const ScoreParts& parts);

@@ -271,10 +271,21 @@ class BiasAfterProducts : public StagedBias {
     }
 };
 
+// Leaves the bias in shared memory for the program, which computes logits from it.
+class BiasInLogits : public StagedBias {
+  public:
+    __device__ void load(Logits& logits, const Shared& shared, const ConsumerThread& thread, int) {
+        wait(shared);
+        logits.load_biases(rows(shared, thread));
+    }
+    __device__ void release_after_logits(const Shared& shared) { release(shared); }
+};
+
 using DenseBias =
     Select<!kReadsBias,
            Select<!Logits::kStartsWithBias, NoDenseBias,
                   Select<kHasTabulated, TabulatedTablesAsBias, BiasBeforeProducts<TablesAsBias>>>,
-           Select<Logits::kStartsWithBias, BiasBeforeProducts<StagedBias>, BiasAfterProducts>>;
+           Select<Logits::kStartsWithBias, BiasBeforeProducts<StagedBias>,
+                  Select<Logits::kAffine, BiasAfterProducts, BiasInLogits>>>;
 
 } // namespace sm90

@@ -21,6 +21,8 @@ class ProgramLogits : public PlainLogits {
         elements_.find_tables();
     }
 
+    // They stay there until apply() has returned.
+    __device__ void load_biases(unsigned rows) { bias_rows_ = rows; }
     __device__ void apply(Scores& scores, int first_key) {
         elements_.check_tables(first_key);
         elements_.with_sources(
@@ -31,18 +33,24 @@ class ProgramLogits : public PlainLogits {
   private:
     template <typename Source, typename R>
     __device__ void change(Source source, R reach, Scores& scores, int first_key) {
+        constexpr int kPart = 2 * BiasFragment::kPartPairs; // columns
+        BiasFragment biases;
 #pragma unroll
         for (int j = 0; j < kFragmentColumns; ++j) {
             if (Source::kSource == TableSource::memory && elements_.ends_before(first_key, j))
                 break;
+            if (kReadsBias && j % kPart == 0) biases.load(bias_rows_, j / 2, 0);
             elements_.load_tabulated(j);
             elements_.load_shifts(reach, j);
-            elements_.visit_element(first_key, j, [&](int r, const mod::At& at) {
+            elements_.visit_element(first_key, j, [&](int r, mod::At at) {
+                if (kReadsBias) at.bias = biases.at(r, j % kPart);
                 float& score = scores[accumulator(r, j)];
                 score = score_of(source, at, score * attention_.scale);
             });
         }
     }
+
+    unsigned bias_rows_ = 0; // of the keys' biases: the warp's first row in shared memory
 };
 
 constexpr bool kAreSums = LogitForm::kPlain && (LogitForm::kHasRowAddend || LogitForm::kMultiplies);

@@ -99,6 +99,40 @@ TEST_CASE("dense biases beside other addends" * doctest::skip()) {
     }
 }
 
+// No form of the score as a factor and addends: the program computes each logit, from what was
+// copied or tabulated.
+TEST_CASE("what is read for each pair in scores that cannot be taken apart" * doctest::skip()) {
+    const std::string buffers = "buffer bias: bf16[H, Q_LEN, KV_LEN]\nbuffer f: f32[B, KV_LEN]\n"
+                                "buffer d: f32[H, 9]\nbuffer t: f32[31, H]\n"
+                                "buffer e: i32[Q_LEN, KV_LEN]\nbuffer g: i32[KV_LEN]\nscore_mod = ";
+    const std::string bias = "bias[h, q_idx, kv_idx]", table = "t[e[q_idx, kv_idx], h]",
+                      factor = "d[h, clamp(q_idx - kv_idx, -4, 4) + 4]";
+    const std::string scores[] = {"score * " + bias,
+                                  "(score + " + bias + ") * f[b, kv_idx]",
+                                  "(score + " + bias + ") * " + factor,
+                                  "score * " + factor + " + " + bias,
+                                  "8 * tanh(score / 8) + h * " + bias,
+                                  "score * (1 + " + table + ")",
+                                  "(score + " + table + ") * " + factor,
+                                  "score * " + factor + " + " + table,
+                                  "score * f[b, kv_idx] + t[g[kv_idx] + g[q_idx], h]",
+                                  "score * " + factor +
+                                      " + t[clamp(q_idx // 8 - kv_idx // 8, -15, 15) + 15, h]"};
+    for (const std::string& score : scores)
+        for (const int head_dim : {64, 128, 192}) {
+            Case one = biased("bf16", "", "");
+            one.text = buffers + score;
+            one.head_dim = one.head_dim_v = head_dim;
+            one.kv_len = head_dim == 64 ? 517 : 520;
+            one.backward = false;
+            for (const char* indices : {"e", "g"})
+                one.integers[indices] = [](std::int64_t position) {
+                    return (position * 7 + position / 520) % 34 - 1; // some are outside
+                };
+            check_on_gpu(one);
+        }
+}
+
 TEST_CASE("a part of the queries of a dense bias" * doctest::skip()) {
     Case one = biased("bf16", "H, Q_LEN, KV_LEN", "h, q_idx, kv_idx");
     one.q_offset = 13;

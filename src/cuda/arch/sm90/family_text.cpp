@@ -19,7 +19,8 @@ std::string_view members_of_at(const plan::KernelConfig& config) {
                "    const unsigned* tables = nullptr;\n"
                "    bool* doubt = nullptr;\n"
                "    const float* shifted = nullptr;\n"
-               "    const float* loaded = nullptr;\n";
+               "    const float* loaded = nullptr;\n"
+               "    float bias = 0;\n";
     if (!is_backward(config.kind)) return "";
     return "    int first_q = q, first_kv = kv;\n"
            "    const float* expanded = nullptr;\n"
