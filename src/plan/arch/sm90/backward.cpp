@@ -412,7 +412,7 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
         // The generic kernel, which follows, has half the speed.
         {is_last || tile.has_dense_bias() || shape.key_width != 0 || tile.storage.table_words > 0 ||
              tile.sums.weighs_distances,
-         256},
+         640},
         // Smaller tiles follow.
         {true, 128}};
     spills.tolerated = std::ranges::find_if(tolerances, &Tolerance::holds)->bytes;
