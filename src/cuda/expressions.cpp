@@ -510,6 +510,14 @@ std::string Body::read_staged(const passes::StagedTable& table) const {
         address = formatted("flexc_entry({}, {})", address, narrow(table.split.parts.rest));
     std::string inside;
     for (const passes::AddressSplit::Index& index : checked_indices(table)) {
+        const auto& [query, key, rest] = index.parts;
+        const bool is_alone = query == ir::kNoNode && key == ir::kNoNode;
+        if (is_alone && layout_->type(rest) == CType::wide) {
+            inside += formatted("{}flexc_inside({}, {})", inside.empty() ? "" : " & ",
+                                unbracketed(text(rest)),
+                                unbracketed(text_as(index.entries, CType::wide)));
+            continue;
+        }
         std::string sum;
         for (const NodeId part : {index.parts.query, index.parts.key, index.parts.rest})
             if (part != ir::kNoNode)

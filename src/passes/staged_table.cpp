@@ -17,10 +17,11 @@ bool fits_32_bits(const Mod& mod, NodeId id) {
     return id == kNoNode || mod.ranges.narrow[id] || mod.ranges.of_node[id].fits_32_bits();
 }
 
-StagedTable staged(Mod& mod, NodeId id) {
+// is_whole: by the index's own form; else each of its indices is a single part.
+StagedTable staged(Mod& mod, NodeId id, bool is_whole) {
     StagedTable table{.read = id};
     const CapturedRead read = *captured_read(mod, id);
-    if (read.is_whole()) {
+    if (is_whole) {
         table.split = split_address(mod, read, read.pieces[0]);
         for (const SliceIndex& index : read.pieces[0].slice)
             table.is_inside.push_back(index.is_inside);
@@ -43,11 +44,13 @@ StagedTable staged(Mod& mod, NodeId id) {
     return table;
 }
 
-// Parts that are checked for queries and keys separately must each fit into 32 bits.
+// Parts that are checked for queries and keys separately must each fit into 32 bits. Those of
+// elements are checked before they are converted.
 bool has_exact_parts(const Mod& mod, const StagedTable& table) {
     return std::ranges::all_of(table.split.indices, [&](const AddressSplit::Index& index) {
-        return fits_32_bits(mod, index.parts.query) && fits_32_bits(mod, index.parts.key) &&
-               fits_32_bits(mod, index.parts.rest);
+        const auto& [query, key, rest] = index.parts;
+        return (query == kNoNode && key == kNoNode) ||
+               (fits_32_bits(mod, query) && fits_32_bits(mod, key) && fits_32_bits(mod, rest));
     });
 }
 
@@ -63,8 +66,9 @@ bool may_be_staged(const Mod& mod, NodeId read) {
         return false;
     const Count& entries = captured->decisive().entries;
     return (!entries.is_constant() || entries.constant <= kMostStagedEntries) &&
-           std::ranges::all_of(node.operands,
-                               [&](NodeId index) { return fits_32_bits(mod, index); });
+           std::ranges::all_of(node.operands, [&](NodeId index) {
+               return fits_32_bits(mod, index) || mod.place[index] == Place::element;
+           });
 }
 
 StagedTables stage_tables(Mod& mod, const std::vector<NodeId>& roots) {
@@ -74,8 +78,12 @@ StagedTables stage_tables(Mod& mod, const std::vector<NodeId>& roots) {
         if (may_be_staged(mod, id)) reads.push_back(id);
     if (reads.empty()) return result;
     for (const NodeId id : reads)
-        result.tables.push_back(staged(mod, id));
+        result.tables.push_back(staged(mod, id, captured_read(mod, id)->is_whole()));
     find_facts(mod);
+    const std::size_t known = mod.program.graph.size();
+    for (StagedTable& table : result.tables)
+        if (!has_exact_parts(mod, table)) table = staged(mod, table.read, false);
+    if (mod.program.graph.size() != known) find_facts(mod);
     std::erase_if(result.tables, [&](const StagedTable& table) {
         return !has_exact_parts(mod, table) || table.entries > kMostStagedEntries;
     });

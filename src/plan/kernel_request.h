@@ -74,6 +74,7 @@ struct PlainTerms {
 struct Index2dTerms {
     passes::KeyIndex2d keys;
     passes::TabulatedValues tabulated;
+    int element_reads = 0; // that each element reads from memory
 };
 
 // By kinds of keys (passes::KeyKinds), whose addends products may bring.
@@ -93,7 +94,12 @@ struct TableTerms {
     // Some index of a table is more than a number of the query plus one of the key, so that a part
     // of it is computed for each element.
     bool computes_indices = false;
+    // As those of Work, but of what elements compute themselves.
+    int element_instructions = 0;
+    int element_reads = 0; // that each element reads from memory
     passes::TabulatedValues tabulated;
+
+    bool computes_much() const { return element_instructions > kFewInstructions; }
 };
 
 // A size of key tiles that are aligned with the tables in shared memory. The next tile starts

@@ -111,8 +111,9 @@ std::string_view why_generic(const Program& program, KernelKind kind) {
 }
 
 // Returns fewer candidates, for a large program: the first one, its form that saves registers in
-// two steps (tried if so few bytes spill that it can help), and the generic ones. These have half
-// the speed, and if the first of them spills little, the others are not worth a compile.
+// two steps (tried if so few bytes spill that it can help) or, of a forward, the first with fewer
+// warps, which have more registers, and the generic ones. These have half the speed, and if the
+// first of them spills little, the others are not worth a compile.
 std::vector<KernelConfig> few_of(std::vector<KernelConfig> candidates) {
     constexpr int kSteps = 2, kSavable = 64;
     for (KernelConfig& candidate : candidates)
@@ -132,9 +133,16 @@ std::vector<KernelConfig> few_of(std::vector<KernelConfig> candidates) {
         few.push_back(*form);
         few.back().spills.saving_forms = 0;
     }
-    SpillLimits& last = few.back().spills;
-    if (few.back().kind != KernelKind::forward)
-        last.tolerated = std::max(last.tolerated, kSpillsOfLong);
+    if (few.front().kind == KernelKind::forward) {
+        const auto smaller = std::ranges::find_if(
+            std::ranges::subrange(candidates.begin(), generic), [&](const KernelConfig& config) {
+                return config.block.warps < few.front().block.warps;
+            });
+        if (smaller != generic) few.push_back(*smaller);
+        few.back().spills.tolerated = std::max(few.back().spills.tolerated, kSavable);
+    } else {
+        few.back().spills.tolerated = std::max(few.back().spills.tolerated, kSpillsOfLong);
+    }
     few.insert(few.end(), generic, candidates.end());
     return few;
 }
@@ -142,7 +150,9 @@ std::vector<KernelConfig> few_of(std::vector<KernelConfig> candidates) {
 Variant variant(const Program& program, Calls calls, KernelRequest request) {
     Variant result{calls, request, {}};
     result.candidates = candidates(result.request);
-    if (is_large(program.mod())) result.candidates = few_of(std::move(result.candidates));
+    const bool is_long = result.request.kind == KernelKind::forward ? has_large_score(program.mod())
+                                                                    : is_large(program.mod());
+    if (is_long) result.candidates = few_of(std::move(result.candidates));
     return result;
 }
 

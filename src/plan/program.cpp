@@ -107,6 +107,39 @@ KindTerms kind_terms(const passes::DecomposedMod& decomposed) {
             .tabulated = passes::tabulated_values(decomposed)};
 }
 
+// Estimates the instructions of what elements compute themselves, because it is neither tabulated
+// nor added by row, key or distance.
+int own_instructions(const passes::DecomposedMod& decomposed) {
+    const auto& [mod, parts] = decomposed;
+    std::vector<ir::NodeId> roots;
+    if (const ir::NodeId root = passes::of_elements(mod, parts); root != ir::kNoNode)
+        roots.push_back(root);
+    if (!mod.band.exact) roots.push_back(mod.mask);
+    std::vector<ir::NodeId> tabulated = parts.key_values;
+    tabulated.insert(tabulated.end(), parts.distance_values.begin(), parts.distance_values.end());
+    return element_instructions(mod, roots, tabulated);
+}
+
+// Returns how many values each element reads from memory itself.
+int own_reads(const passes::DecomposedMod& decomposed) {
+    const auto& [mod, parts] = decomposed;
+    const ir::NodeId root = passes::of_elements(mod, parts);
+    if (root == ir::kNoNode) return 0;
+    const auto is_elsewhere = [&](ir::NodeId id) {
+        return id == parts.bias_read || std::ranges::count(parts.key_values, id) != 0 ||
+               std::ranges::count(parts.distance_values, id) != 0 ||
+               std::ranges::count(parts.staged.tables, id, &passes::StagedTable::read) != 0;
+    };
+    int reads = 0;
+    ir::visit_from(mod.program.graph, {root}, [&](ir::NodeId id) {
+        if (is_elsewhere(id)) return false;
+        reads +=
+            mod.program.graph[id].op == ir::Op::read && mod.place[id] == passes::Place::element;
+        return true;
+    });
+    return reads;
+}
+
 // plain_bias: the read that the plain decomposition copies.
 TableTerms table_terms(const passes::DecomposedMod& decomposed, ir::NodeId plain_bias,
                        bool has_block_mask) {
@@ -119,6 +152,8 @@ TableTerms table_terms(const passes::DecomposedMod& decomposed, ir::NodeId plain
     terms.can_start = !has_block_mask && passes::starts_with_tables(mod.program.graph, parts);
     terms.bias_bytes = bytes_of_read(mod, parts.bias_read);
     terms.copies_indices = parts.bias_read != plain_bias;
+    terms.element_instructions = own_instructions(decomposed);
+    terms.element_reads = own_reads(decomposed);
     terms.tabulated = passes::tabulated_values(decomposed);
     return terms;
 }
@@ -243,9 +278,10 @@ KernelRequest Program::forward_request(KernelRequest request) const {
 
     ScoreTerms& terms = request.terms;
     terms.plain = plain_terms(decomposed_);
-    terms.by_index_2d.keys = key_index_2d_;
     if (decomposed_by_index_2d_)
-        terms.by_index_2d.tabulated = passes::tabulated_values(*decomposed_by_index_2d_);
+        terms.by_index_2d = {.keys = key_index_2d_,
+                             .tabulated = passes::tabulated_values(*decomposed_by_index_2d_),
+                             .element_reads = own_reads(*decomposed_by_index_2d_)};
     terms.by_kinds = kind_terms(decomposed_with_kinds_);
     terms.with_tables =
         table_terms(decomposed_with_tables_, decomposed_.parts.bias_read, needs_block_mask_);

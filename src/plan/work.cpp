@@ -10,43 +10,54 @@ namespace flexc::plan {
 
 using ir::Op;
 
-bool is_large(const passes::Mod& mod) {
+namespace {
+
+// Whether these parts of a score mod, or they and the mask, have many operations.
+bool are_large(const passes::Mod& mod, std::vector<ir::NodeId> roots) {
     const ir::Graph& graph = mod.program.graph;
-    const auto count = [&](const std::vector<ir::NodeId>& roots) {
+    const auto count = [&] {
         return std::ranges::count_if(ir::reachable(graph, roots), [&](ir::NodeId id) {
             return graph[id].op == Op::read || !ir::info(graph[id].op).is_leaf();
         });
     };
-    std::vector<ir::NodeId> roots = {mod.score};
-    if (mod.d_score != ir::kNoNode) roots.push_back(mod.d_score);
-    for (const passes::ReadGradient& gradient : mod.gradients)
-        roots.push_back(gradient.partial);
-    if (count(roots) > kMostScoreOperations) return true;
+    if (count() > kMostScoreOperations) return true;
     roots.push_back(mod.mask);
-    return count(roots) > kMostOperations;
+    return count() > kMostOperations;
 }
-
-namespace {
 
 // Those of what is computed at this place. is_wide(id): whether integers have 64 bits.
 template <typename IsWide>
 int instructions_at(passes::Place place, const passes::Mod& mod, std::span<const ir::NodeId> roots,
-                    IsWide is_wide) {
+                    std::span<const ir::NodeId> known, IsWide is_wide) {
     const ir::Graph& graph = mod.program.graph;
     int instructions = 0;
-    for (const ir::NodeId id : ir::reachable(graph, roots)) {
+    ir::visit_from(graph, {roots.begin(), roots.end()}, [&](ir::NodeId id) {
+        if (std::ranges::count(known, id) != 0) return false;
         const Op op = graph[id].op;
         const bool is_computed = op == Op::read || !ir::info(op).is_leaf();
         if (is_computed && mod.place[id] == place)
             instructions += passes::instructions_of(op, passes::Precision::fast, is_wide(id));
-    }
+        return true;
+    });
     return instructions;
 }
 
 } // namespace
 
-int element_instructions(const passes::Mod& mod, std::span<const ir::NodeId> roots) {
-    return instructions_at(passes::Place::element, mod, roots, [](ir::NodeId) { return false; });
+bool is_large(const passes::Mod& mod) {
+    std::vector<ir::NodeId> roots = {mod.score};
+    if (mod.d_score != ir::kNoNode) roots.push_back(mod.d_score);
+    for (const passes::ReadGradient& gradient : mod.gradients)
+        roots.push_back(gradient.partial);
+    return are_large(mod, std::move(roots));
+}
+
+bool has_large_score(const passes::Mod& mod) { return are_large(mod, {mod.score}); }
+
+int element_instructions(const passes::Mod& mod, std::span<const ir::NodeId> roots,
+                         std::span<const ir::NodeId> known) {
+    return instructions_at(passes::Place::element, mod, roots, known,
+                           [](ir::NodeId) { return false; });
 }
 
 bool has_costly_derivative(const passes::Mod& mod) {
@@ -56,7 +67,7 @@ bool has_costly_derivative(const passes::Mod& mod) {
 }
 
 int row_instructions(const passes::Mod& mod, std::span<const ir::NodeId> roots) {
-    return instructions_at(passes::Place::row, mod, roots,
+    return instructions_at(passes::Place::row, mod, roots, {},
                            [&](ir::NodeId id) { return !mod.ranges.narrow[id]; });
 }
 

@@ -31,10 +31,12 @@ constexpr int kMostScoreOperations = 32, kMostOperations = 96;
 // compile, and if one spills, other forms rarely help, so that the generic kernel follows the
 // first.
 bool is_large(const passes::Mod& mod);
+bool has_large_score(const passes::Mod& mod); // the same of what forwards compute
 
 // Estimates how many instructions the roots need for each element, before integers have been given
-// widths.
-int element_instructions(const passes::Mod& mod, std::span<const ir::NodeId> roots);
+// widths. known: what they do not compute.
+int element_instructions(const passes::Mod& mod, std::span<const ir::NodeId> roots,
+                         std::span<const ir::NodeId> known = {});
 
 // Returns whether elements compute the derivative from their positions, not from their scores, and
 // so long that doing it twice costs more than what else it takes to multiply it into P. Never where

@@ -196,6 +196,12 @@ TEST_CASE("logits of tables in shared memory are those of the mod") {
            1,
            {0, 1}},
           random);
+    // An index of 64 bits.
+    check({kinds + "buffer t: f32[B, 40]\nscore_mod = score + t[b, g[q_idx] * 7 + 3 * k[b, "
+                   "kv_idx] - 5]",
+           1,
+           {0}},
+          random);
     check({"buffer t: f32[30]\nbuffer d: i8[B, Q_LEN, KV_LEN]\nscore_mod = score + t[d[b, q_idx, "
            "kv_idx] * 9 - 2]",
            1,

@@ -535,7 +535,7 @@ TEST_CASE("elements that compute much and read tables on chip have short tiles, 
     request.terms.with_tables.entries = {64};
     for (const int instructions : {10, 69}) {
         CAPTURE(instructions);
-        request.work.element_instructions = instructions;
+        request.terms.with_tables.element_instructions = instructions;
         const KernelConfig config = first(request);
         REQUIRE(config.decomposition.stages_tables());
         CHECK((config.block.key_tile >= 112) == (instructions == 10));

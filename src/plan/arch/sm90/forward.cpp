@@ -363,6 +363,9 @@ bool fits_index_2d(const KernelRequest& request, const ForwardSchedule& shape) {
 bool suits_index_2d(const KernelRequest& request, const ForwardSchedule& shape) {
     const passes::KeyIndex2d& index_2d = request.terms.by_index_2d.keys;
     if (!fits_index_2d(request, shape)) return false;
+    // Elements would read from memory what tables in shared memory hold.
+    if (request.terms.with_tables.element_reads < request.terms.by_index_2d.element_reads)
+        return false;
     // Registers of a thread: a number for each row of the 2-D key index and each query, and the
     // values that repeat from row to row.
     const int rows = index_2d.quotients ? 2 * shape.key_tile / index_2d.width : 0;
@@ -517,8 +520,9 @@ KernelConfig configured(const Choice& choice) {
     // Spills outside the loop, or in the warp that finds the order of keys, cost less than having a
     // warpgroup less.
     constexpr int kSpillsOutside = 8;
-    const bool may_spill_little = reads == Reads::from_aligned_tables ||
-                                  (reads == Reads::from_tables && request.work.computes_much());
+    const bool may_spill_little =
+        reads == Reads::from_aligned_tables ||
+        (reads == Reads::from_tables && request.terms.with_tables.computes_much());
     config.spills.tolerated =
         request.work.is_long          ? kSpillsOfLong
         : reads == Reads::with_shifts ? kSpillsOfShifts
@@ -576,17 +580,16 @@ bool suits_kinds(const KernelRequest& request, const ForwardSchedule& shape) {
 }
 
 bool suits_tables(const KernelRequest& request, const ForwardSchedule& shape) {
+    const TableTerms& terms = request.terms.with_tables;
     // Values that are computed for each element leave too few registers.
-    if (request.terms.with_tables.computes_indices &&
-        (shape.consumers == 3 ||
-         (request.work.computes_much() && !request.terms.with_tables.copies_indices)))
+    if (terms.computes_indices &&
+        (shape.consumers == 3 || (terms.computes_much() && !terms.copies_indices)))
         return false;
     // Limit for the unrolled code of a warp's keys, which exists for tables on chip and in memory:
     // more takes several times as long to compile, and spills.
     constexpr int kMostInstructions = 5600;
-    if (request.work.element_instructions * shape.key_tile > kMostInstructions) return false;
-    return !request.terms.with_tables.entries.empty() &&
-           table_words({request, shape, Reads::from_tables}) &&
+    if (terms.element_instructions * shape.key_tile > kMostInstructions) return false;
+    return !terms.entries.empty() && table_words({request, shape, Reads::from_tables}) &&
            suits({request, shape, Reads::from_tables});
 }
 
@@ -638,7 +641,8 @@ bool needs_fewer_registers(const ForwardSchedule& shape, const ForwardSchedule& 
 // Returns the shapes to try, best first; each costs a compile: the best, one that is a step
 // smaller, the best with fewer warpgroups (which have more registers), and the smallest. If the
 // kernel can copy shifted reads or keys, multiply by kinds of keys, or keep tables on chip, the
-// best two shapes that do so come first. If keys are not in order, all shapes copy them.
+// best two shapes that do so come first, and the best with fewer warpgroups than these. If keys are
+// not in order, all shapes copy them.
 std::vector<Choice> choices_for(const KernelRequest& request) {
     std::vector<Choice> choices;
     std::size_t most = 3;
@@ -653,13 +657,17 @@ std::vector<Choice> choices_for(const KernelRequest& request) {
         choices.push_back(choice);
         most += has_fewer_warpgroups;
     };
-    // Takes the best two shapes for this kind of reads, unless another kind has been taken.
+    // Takes the best two shapes for this kind of reads, and the best with fewer warpgroups, unless
+    // another kind has been taken.
     const auto take_two = [&](Reads reads, auto suits_reads) {
         if (!choices.empty()) return;
         constexpr std::size_t kMost = 2;
-        for (const ForwardSchedule& shape : kForwardShapes)
-            if (choices.size() < kMost && suits_reads(request, shape))
+        for (const ForwardSchedule& shape : kForwardShapes) {
+            const bool has_fewer_warpgroups =
+                choices.size() == kMost && shape.consumers < choices.back().shape.consumers;
+            if ((choices.size() < kMost || has_fewer_warpgroups) && suits_reads(request, shape))
                 take({request, shape, reads});
+        }
         most += choices.size();
     };
     if (!request.sequences.scattered_in.empty()) {

@@ -1,0 +1,66 @@
+// From where the forward kernel for Hopper reads what elements need, by program.
+#include <doctest/doctest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "plan/plan.h"
+#include "plan/program.h"
+#include "program_of.h"
+
+using namespace flexc;
+using namespace flexc::plan;
+using Of = Decomposition::Of;
+
+namespace {
+
+std::vector<KernelConfig> forwards_of(const std::string& text) {
+    auto mod = passes::lower(test::program_of(text), {.head_dim = 64, .head_dim_v = 64});
+    REQUIRE(mod);
+    CompileOptions options;
+    options.dtype = DType::bf16;
+    options.head_dim = options.head_dim_v = 64;
+    const Program program(std::move(*mod), std::move(options), *target_of("sm_90a"));
+    auto plan = make_plan(program);
+    REQUIRE(plan);
+    return std::move(plan->forward.front().candidates);
+}
+
+} // namespace
+
+TEST_CASE("tables are kept in shared memory whatever is tabulated beside them") {
+    const std::string image = "buffer t: f32[H, 16132]\nscore_mod = score + t[h, where(q_idx == 0, "
+                              "16131, (q_idx // 64 - kv_idx // 64 + 63) * 127 + q_idx % 64 - "
+                              "kv_idx % 64 + 63)]";
+    CHECK(forwards_of(image).front().decomposition.of == Of::with_tables);
+    // Computed once for each distance, however long it takes.
+    const std::string buckets = " + 0.1 * log(1 + abs(sin(0.3 * (q_idx - kv_idx)))) * "
+                                "tanh(cos(0.1 * (q_idx - kv_idx)) - exp(-0.01 * abs(q_idx - "
+                                "kv_idx)))";
+    CHECK(forwards_of(image + buckets).front().decomposition.of == Of::with_tables);
+}
+
+TEST_CASE("a 2-D key index is not worth a table's reads from memory") {
+    const std::string points = "buffer c: f32[H, 2]\nbuffer s: i32[Q_LEN]\nbuffer t: f32[H, 40]\n"
+                               "score_mod = score - (q_idx % 64 - kv_idx % 64 - c[h, 0]) ** 2 - "
+                               "(q_idx // 64 - kv_idx // 64 - c[h, 1]) ** 2";
+    CHECK(forwards_of(points).front().decomposition.of == Of::by_index_2d);
+    CHECK(forwards_of(points + " + t[h, min(abs(s[q_idx] - s[kv_idx]), 39)]")
+              .front()
+              .decomposition.of == Of::with_tables);
+}
+
+TEST_CASE("tables that three warpgroups have no registers for are tried with two") {
+    const std::vector<KernelConfig> all = forwards_of(
+        "buffer t: f32[H, 8, 8]\nbuffer g: i32[Q_LEN]\nbuffer f: f32[KV_LEN]\n"
+        "score_mod = (score + t[h, g[q_idx], g[kv_idx]]) * f[kv_idx]");
+    REQUIRE(all.size() > 3);
+    for (const int i : {0, 1, 2}) {
+        CAPTURE(i);
+        CHECK(all[static_cast<std::size_t>(i)].decomposition.of == Of::with_tables);
+        CHECK(all[static_cast<std::size_t>(i)].schedule->consumers == (i < 2 ? 3 : 2));
+    }
+    CHECK(all[3].decomposition.of == Of::plain);
+}
