@@ -63,4 +63,7 @@ TEST_CASE("tables that three warpgroups have no registers for are tried with two
         CHECK(all[static_cast<std::size_t>(i)].schedule->consumers == (i < 2 ? 3 : 2));
     }
     CHECK(all[3].decomposition.of == Of::plain);
+    // What follows takes longer than a few spilled words.
+    CHECK(all[1].spills.tolerated < 64);
+    CHECK(all[2].spills.tolerated == 64);
 }

@@ -761,13 +761,19 @@ std::vector<KernelConfig> forward_candidates(const KernelRequest& asked) {
             config.reason += "; larger tiles spilled registers or serialised products";
         candidates.push_back(std::move(config));
     }
-    for (std::size_t at = 0; at + 1 < candidates.size(); ++at)
-        pass_over_step(request, candidates[at], candidates[at + 1]);
-    // The generic kernel, which follows, has half the speed; spilling these bytes costs less.
+    // Spilling these bytes costs less than what follows: reading tables from memory, or the generic
+    // kernel, which has half the speed.
     constexpr int kSpillsOfLast = 64;
-    if (!candidates.empty())
-        candidates.back().spills.tolerated =
-            std::max(candidates.back().spills.tolerated, kSpillsOfLast);
+    const auto may_spill = [&](KernelConfig& last) {
+        last.spills.tolerated = std::max(last.spills.tolerated, kSpillsOfLast);
+    };
+    for (std::size_t at = 0; at + 1 < candidates.size(); ++at) {
+        pass_over_step(request, candidates[at], candidates[at + 1]);
+        if (candidates[at].decomposition.stages_tables() &&
+            !candidates[at + 1].decomposition.stages_tables())
+            may_spill(candidates[at]);
+    }
+    if (!candidates.empty()) may_spill(candidates.back());
     return candidates;
 }
 
