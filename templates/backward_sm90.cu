@@ -11,6 +11,9 @@
 // for dv and dk need it. Only dS goes through shared memory, for dq; warpgroups compute dq
 // alternately, or each a part of it, and a producer thread adds it to memory.
 //
+// A kernel for gradients of buffers alone, beside one that has computed dq, dk and dv, has the first
+// product of each line and dS, but not what these three take.
+//
 // Gradients of captured buffers are summed by what the index of the read depends on: the head or
 // the key, in registers; the query, over a tile's keys; the distance q - kv, over diagonals of dS;
 // the row or column of a 2-D key index, over those; those of tables, dense biases and shifted
@@ -161,11 +164,7 @@ struct Consumer {
         CopiedBias::wait(shared, step);
         ScoreOrder::before_dv(parts);
         CopiedBias::release_after_p(shared, step);
-        pin(dv);
-        pin(p);
-        fence_wgmma();
-        issue_sums<kLayout.d_out>(dv, p, d_out_word);
-        commit_wgmma();
+        ValueProduct::issue<kLayout.d_out>(dv, p, d_out_word);
         ScoreOrder::under_dv(parts);
         store_for_queries(d_fragments, stage);
         publish_shared();
@@ -180,9 +179,7 @@ struct Consumer {
     // arrival for each warp.
     template <int kPending>
     __device__ void finish_values(ValueGradient& dv, Fragments& p, int stage) const {
-        wait_for_wgmma<kPending>();
-        pin(dv);
-        pin(p);
+        ValueProduct::wait<kPending>(dv, p);
         if (lane() == 0) shared.d_out_empty(stage).arrive();
     }
 
@@ -190,9 +187,10 @@ struct Consumer {
     __device__ void store_for_queries(const Fragments& d_scores, int stage) const {
         key_tiles.wait_for_d_scores(shared, step);
         DScoresRing::wait(shared, step);
-        store_by_queries(shared.base + kLayout.d_scores +
-                             stage % mod::kDScoresStages * kDScoresBytes + warpgroup * kQueryPanel,
-                         d_scores, warp, lane());
+        if constexpr (kStoresDScores)
+            store_by_queries(shared.base + kLayout.d_scores +
+                                 stage % mod::kDScoresStages * kDScoresBytes + warpgroup * kQueryPanel,
+                             d_scores, warp, lane());
     }
 
     // The parts of a step, one tile of queries. MaskOrder, ScoreOrder and ProductOrder call them in
@@ -229,6 +227,10 @@ struct Consumer {
             QueryPiece::wait_for_dq(dq);
             DScoresRing::release(shared);
             DqWriter::write(consumer.piece(), dq, step, dq_accumulator, tile);
+        }
+        __device__ void release_tile() const {
+            DScoresRing::release(shared);
+            consumer.release_queries(stage);
         }
         template <int kPending> __device__ void finish_dv() const {
             consumer.finish_values<kPending>(dv, p, stage);
@@ -276,10 +278,12 @@ struct Consumer {
                 gradients.flush(sums);
             });
         key_tiles.release_values(shared, step, [&] { return lane(); });
-        const WarpOutput output{attention, maps, shared, warpgroup, warp, lane()};
-        output.store_values(keys(), dv);
-        synchronize(kLastMmaBarrier, 128 * kConsumers);
-        output.store_keys(keys(), key_tiles.slot(), dk);
+        if constexpr (!kAreAlone) {
+            const WarpOutput output{attention, maps, shared, warpgroup, warp, lane()};
+            output.store_values(keys(), dv);
+            synchronize(kLastMmaBarrier, 128 * kConsumers);
+            output.store_keys(keys(), key_tiles.slot(), dk);
+        }
     }
 };
 

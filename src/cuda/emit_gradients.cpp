@@ -230,6 +230,7 @@ std::string emit_read_gradients(const Layout& layout, const plan::KernelConfig& 
     each.line("return nullptr;");
     Policy policy("ReadGradients");
     policy.constant("kComeFromElements", come_from_elements);
+    policy.constant("kAreAlone", config.gradients_are_alone);
     policy.constant("kQuerySums", config.storage.query_sums);
     policy.constant(
         "kSumsDistances",

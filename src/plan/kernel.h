@@ -121,6 +121,7 @@ struct KernelConfig {
     // How a block divides its work; nothing if there is only one way: Family::schedules.
     std::optional<ForwardSchedule> schedule = {};
     // Of a backward.
+    bool gradients_are_alone = false;    // BufferGradients::are_alone
     passes::TileSums sums = kNoTileSums; // gradients of buffers that it sums from whole tiles
     BackwardStorage storage;
 

@@ -158,6 +158,7 @@ struct DenseBias {
 // Gradients of buffers, and how they are summed (passes::GradientSum).
 struct BufferGradients {
     bool any = false;
+    bool are_alone = false; // dq, dk and dv are computed by another kernel
     bool vary = false; // some differs within a head and is not of a row
     bool by_element = false, by_distance = false, by_table = false, by_shift = false;
     bool by_batch = false;

@@ -19,6 +19,8 @@ enum class Sum {
 };
 
 struct ReadGradients {
+    // The kernel computes these alone; another one computes dq, dk and dv.
+    static constexpr bool kAreAlone = false;
     static constexpr bool kComeFromElements = false; // some are not summed from tiles of dS
     static constexpr int kQuerySums = 0;             // sums by query, combined over a block's warps
     static constexpr bool kSumsDistances = false;

@@ -45,7 +45,14 @@ struct DqFromRegisters {
     static __device__ void serve(const KernelArguments&, const mod::Arguments&,
                                  const BackwardTensorMaps&, Shared, const KeyTile&) {}
 };
-using DqWriter = Select<kAddsBiasGradients, DqFromRegisters,
-                        Select<mod::kDeterministic, DqInOrder, DqInAnyOrder>>;
+// In a kernel for gradients of buffers alone.
+struct NoDq {
+    static constexpr bool kHasThread = false;
+    static __device__ void serve(const KernelArguments&, const mod::Arguments&,
+                                 const BackwardTensorMaps&, Shared, const KeyTile&) {}
+};
+using DqWriter = Select<kAreAlone, NoDq,
+                        Select<kAddsBiasGradients, DqFromRegisters,
+                               Select<mod::kDeterministic, DqInOrder, DqInAnyOrder>>>;
 
 } // namespace sm90

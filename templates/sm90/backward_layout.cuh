@@ -44,6 +44,7 @@ constexpr __device__ BackwardShape shape_of_program() {
         mod::KeyIndex2d::kStagesSums && mod::KeyIndex2d::kSumsRemainders ? kKeyWidth : 0;
     shape.table_words = kTableWords;
     shape.has_weighted_tile = mod::ReadGradients::kWeighted >= 0;
+    shape.are_alone = mod::ReadGradients::kAreAlone;
     shape.query_sums = mod::ReadGradients::kQuerySums;
     shape.has_block_mask = mod::Mask::kHasBlockMask;
     shape.is_persistent = mod::kPersistent;
@@ -53,6 +54,8 @@ constexpr __device__ BackwardShape shape_of_program() {
 constexpr BackwardShape kShape = shape_of_program();
 static_assert(kShape.key_tile() == mod::kKeyTile);
 
+// Whether the kernel computes gradients of buffers alone.
+constexpr bool kAreAlone = kShape.are_alone;
 constexpr int kThreads = 128 * (kConsumers + 1);
 constexpr bool kSharesKeys = kShape.shares_keys();
 constexpr int kScoreQueries = kSharesKeys ? mod::kQueryTile / kConsumers : mod::kQueryTile;
@@ -132,6 +135,8 @@ constexpr bool kHasWeightedTile = kShape.has_weighted_tile;
 constexpr int kSummedTile = kHasWeightedTile ? kLayout.weighted : kLayout.d_scores;
 using SummedElement = Select<kHasWeightedTile, flexc_bf16, mod::Element>;
 static_assert(!kHasWeightedTile || !kSharesKeys);
+// Whether something reads dS in shared memory.
+constexpr bool kStoresDScores = !kAreAlone || (kReadsTile && !kHasWeightedTile);
 // TMA and loads of 8 x 8 matrices need an alignment of 16 bytes.
 static_assert(kLayout.index_2d % 16 == 0 && kLayout.sums % 16 == 0);
 static_assert(!mod::kPersistent || kShape.can_be_persistent());

@@ -55,6 +55,7 @@ struct BackwardShape {
     // Elements of gradients of tables, or by distance, have tiles of their own, which are summed
     // instead of dS.
     bool has_weighted_tile;
+    bool are_alone; // gradients of buffers: dq, dk and dv are those of another kernel
     int query_sums;  // gradients by query that the block's warps put together
     bool has_block_mask, is_persistent;
     bool is_ragged; // queries and keys are ragged
@@ -64,7 +65,7 @@ struct BackwardShape {
     // half of the queries.
     FLEXC_SHARED constexpr bool shares_keys() const {
         constexpr int kWidest = 128;
-        return head_dim > kWidest || head_dim_v > kWidest;
+        return !are_alone && (head_dim > kWidest || head_dim_v > kWidest);
     }
     FLEXC_SHARED constexpr int key_tile() const { return shares_keys() ? 64 : 64 * kConsumers; }
     // Returns the most that row_bytes may be; more would leave too little memory for the rest.
@@ -84,7 +85,8 @@ struct BackwardShape {
     // every second tile's dq while the other computes scores, which keeps the tensor cores busy.
     // Otherwise each computes a part of every tile's dq.
     FLEXC_SHARED constexpr bool alternates_dq() const {
-        return !shares_keys() && !adds_bias_gradients && !reads_tile() && d_scores_stages == 2;
+        return !shares_keys() && !adds_bias_gradients && !reads_tile() && !are_alone &&
+               d_scores_stages == 2;
     }
     // Whether the kernel can be persistent: not with warps that sum dS or stage reads of a 2-D key
     // index, since these work for one tile of keys only.
@@ -140,7 +142,8 @@ struct BackwardShape {
     // warpgroups share keys, dq is added to its accumulator from registers.
     FLEXC_SHARED constexpr int gradient_bytes() const {
         if (shares_keys()) return 0;
-        return adds_bias_gradients ? kConsumers * part_bytes() : pieces_bytes();
+        if (adds_bias_gradients) return kConsumers * part_bytes();
+        return are_alone ? 0 : pieces_bytes();
     }
 
     FLEXC_SHARED constexpr int statistic_bytes() const { return 4 * kRowStatistics * query_tile; }

@@ -19,6 +19,19 @@ struct OwnerWaits {
 };
 using DScoresBarrier = Select<kAlternatesDq, OwnerWaits, BothWait>;
 
+// Order of a kernel for gradients of buffers alone, where warps sum tiles at most.
+struct MultipliesNothing {
+    template <typename Step> static __device__ void multiply(const Step& step) {
+        synchronize_d_scores();
+        DvOrder::finish_late(step);
+        step.hand_over_second_half();
+        step.hand_over_sums();
+        step.add_sums_alternately();
+        step.await_next();
+        step.release_tile();
+    }
+};
+
 // Order where each warpgroup computes a piece of dq.
 struct MultipliesPieceOfDq {
     template <typename Step> static __device__ void multiply(const Step& step) {
@@ -100,9 +113,10 @@ enum class DqOwner { self, other, unknown };
 // Where the code of an element is long, both warpgroups share one copy of it.
 constexpr bool kFindsDqOwnerLate = mod::ScoreDerivative::kIsWrittenOnce && kAlternatesDq;
 template <DqOwner kOwner>
-using ProductOrder =
+using ProductOrder = Select<
+    kAreAlone, MultipliesNothing,
     Select<!kAlternatesDq, MultipliesPieceOfDq,
            Select<kOwner == DqOwner::self, MultipliesAllOfDq,
-                  Select<kOwner == DqOwner::other, MultipliesDkAlone, MultipliesDqIfOwner>>>;
+                  Select<kOwner == DqOwner::other, MultipliesDkAlone, MultipliesDqIfOwner>>>>;
 
 } // namespace sm90

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "common/select.h"
+#include "sm90/backward_mma.cuh"
 #include "sm90/backward_scores.cuh"
 #include "sm90/gradients/dense_bias.cuh"
 
@@ -62,6 +63,32 @@ struct EvaluatesMaskBetweenProducts {
 using MaskOrder =
     Select<kEvaluatesMaskBetween, EvaluatesMaskBetweenProducts, EvaluatesMaskUnderProducts>;
 
+// dv += P^T d_out. Nothing in a kernel for gradients of buffers alone.
+struct ValueProductOfP {
+    static constexpr int kGroups = 1; // of MMAs
+    template <int kB, int kCount>
+    static __device__ void issue(float (&dv)[kCount], Fragments& p, unsigned d_out) {
+        pin(dv);
+        pin(p);
+        fence_wgmma();
+        issue_sums<kB>(dv, p, d_out);
+        commit_wgmma();
+    }
+    template <int kPending, int kCount>
+    static __device__ void wait(float (&dv)[kCount], Fragments& p) {
+        wait_for_wgmma<kPending>();
+        pin(dv);
+        pin(p);
+    }
+};
+struct NoValueProduct {
+    static constexpr int kGroups = 0;
+    template <int, int kCount>
+    static __device__ void issue(float (&)[kCount], Fragments&, unsigned) {}
+    template <int, int kCount> static __device__ void wait(float (&)[kCount], Fragments&) {}
+};
+using ValueProduct = Select<kAreAlone, NoValueProduct, ValueProductOfP>;
+
 // When the product of dv is waited for: while dk's product runs, or before dS is complete.
 struct FinishesDvLate {
     template <typename Step> static __device__ void finish_early(const Step&) {}
@@ -85,7 +112,7 @@ struct ComputesUnderProducts {
         step.pack_p();
     }
     template <typename Step> static __device__ void under_dv(const Step& step) {
-        wait_for_wgmma<1>();
+        wait_for_wgmma<ValueProduct::kGroups>();
         pin(step.d_scores);
         step.differentiate();
         DvOrder::finish_early(step);

@@ -25,7 +25,7 @@ class FirstToStore {
                   h_kv = mod::DenseBias::kHeadsMeet ? 0 : place.h_kv;
         const int tiles = (attention.kv_len + mod::kKeyTile - 1) / mod::kKeyTile;
         const long long head = static_cast<long long>(b) * attention.kv_heads + h_kv;
-        stored_ = attention.stored_tiles == nullptr
+        stored_ = kAreAlone || attention.stored_tiles == nullptr
                       ? nullptr
                       : attention.stored_tiles + (head * tiles + keys.index()) * 2 + warpgroup;
         stores_ = stored_ != nullptr && b == place.b && h_kv == place.h_kv &&

@@ -203,7 +203,9 @@ const Family& family() {
         .runs_on = [](int arch) { return arch >= 80; },
         .has_own_instructions = false,
         .warning = [](const Target&) -> std::string_view { return ""; },
-        .why_not = [](const KernelRequest&) -> std::string_view { return ""; },
+        .why_not = [](const KernelRequest& request) -> std::string_view {
+            return request.gradients.are_alone ? "it computes dq, dk and dv too" : "";
+        },
         .candidates =
             [](const KernelRequest& request, bool is_last_resort) {
                 return request.kind == KernelKind::forward

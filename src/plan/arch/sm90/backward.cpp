@@ -32,6 +32,7 @@ BackwardShape heads_of(const KernelRequest& request) {
     BackwardShape shape{};
     shape.head_dim = request.head_dim;
     shape.head_dim_v = request.head_dim_v;
+    shape.are_alone = request.gradients.are_alone;
     return shape;
 }
 bool shares_keys(const KernelRequest& request) { return heads_of(request).shares_keys(); }
@@ -101,10 +102,11 @@ BackwardShape with_query_sums(const KernelRequest& request, const BackwardShape&
     return !shape.shares_keys() && fits(request, gathering) ? gathering : shape;
 }
 
-// Whether dk and dv leave registers for more than one thing that elements need beside products.
+// Whether dk and dv, if there are any, leave registers for more than one thing that elements need
+// beside products.
 bool has_narrow_heads(const KernelRequest& request) {
     constexpr int kMostColumns = 192; // of keys and values together
-    return request.head_dim + request.head_dim_v <= kMostColumns;
+    return request.gradients.are_alone || request.head_dim + request.head_dim_v <= kMostColumns;
 }
 
 // Whether the code for elements is too long to be emitted for each kind of tile: compilers take
@@ -128,9 +130,9 @@ bool suits(const KernelRequest& request, const FusedTile& tile) {
     // Of a thread: two tiles of scores, dk and dv. The rest of its 240 registers is for fragments
     // and the mod.
     constexpr int kMostAccumulators = 192;
-    const int accumulators =
-        tile.query_tile +
+    const int of_inputs =
         (padded_columns(request.head_dim) + padded_columns(request.head_dim_v)) / 2;
+    const int accumulators = tile.query_tile + (request.gradients.are_alone ? 0 : of_inputs);
     // A tile of 128 queries needs rows of at most 64 columns, because a warpgroup's piece of dq is
     // 64 columns, or 64 of 128 rows. It is not used in these cases either:
     // - If elements are added one by one, registers spill, and a compile takes up to a minute.
@@ -244,6 +246,8 @@ std::vector<FusedTile> ways_to_sum(const KernelRequest& request, const FusedTile
                                                  ? with_weighted_distances(request, tile)
                                                  : fastest_sums(request, tile);
     if (!fastest) return {tile};
+    // Kernels for gradients of buffers alone are there for these sums.
+    if (is_weighted && gradients.are_alone) return {*fastest};
     FusedTile slower = tile;
     if (!is_weighted) {
         if (fastest->storage.kind_words == 0 && !fastest->sums.adds_biases_beside)
@@ -287,7 +291,8 @@ std::vector<RegisterForm> register_forms(const KernelRequest& request) {
         return forms;
     }
     constexpr int kRoomForWide = 224; // columns of keys and values together
-    if (request.gradients.partials_are_wide && request.head_dim + request.head_dim_v > kRoomForWide)
+    if (request.gradients.partials_are_wide && !request.gradients.are_alone &&
+        request.head_dim + request.head_dim_v > kRoomForWide)
         return {request.work.takes_roots ? modifies_by_pairs : modifies_in_parts};
     forms.push_back(keeps_all);
     const bool is_quick = !request.work.computes_much();
@@ -359,6 +364,7 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
                                                         : backward_layout(shape).end,
                     .is_persistent = shape.is_persistent};
     config.form = {static_cast<int>(tile.form), !shares && writes_scores_once(request)};
+    config.gradients_are_alone = request.gradients.are_alone;
     config.sums = tile.sums;
     config.sums.key_width = shape.key_width;
     config.sums.sums_shifts = request.gradients.by_shift;
@@ -416,9 +422,14 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
         // Smaller tiles follow.
         {true, 128}};
     spills.tolerated = std::ranges::find_if(tolerances, &Tolerance::holds)->bytes;
-    config.reason = "wgmma, dk and dv of a tile of keys, dq by ";
-    config.reason +=
-        shares || tile.sums.adds_bias_gradients ? "additions from registers" : "TMA reductions";
+    config.reason = "wgmma, ";
+    if (request.gradients.are_alone)
+        config.reason += "gradients of buffers alone";
+    else
+        config.reason += formatted("dk and dv of a tile of keys, dq by {}",
+                                   shares || tile.sums.adds_bias_gradients
+                                       ? "additions from registers"
+                                       : "TMA reductions");
     if (tile.sums.adds_bias_gradients) config.reason += ", tiles of a dense bias's gradient";
     if (request.deterministic) config.reason += ", in the order of keys";
     if (request.gradients.by_shift) config.reason += ", gradients of shifted reads by tiles";
@@ -450,6 +461,16 @@ constexpr int kWarpsBeside = 4; // of kernels that run before or after the fused
 bool has_room_for_tables(const KernelRequest& request) {
     return std::ranges::any_of(fused_tiles(request),
                                [](const FusedTile& tile) { return tile.storage.table_words > 0; });
+}
+bool has_room_for_sums(const KernelRequest& request) {
+    const BufferGradients& gradients = request.gradients;
+    const bool takes_words =
+        gradients.by_table || gradients.weighs_tables || gradients.grid_places > 0;
+    const std::vector<FusedTile> tiles = fused_tiles(request);
+    return !tiles.empty() && std::ranges::all_of(tiles, [&](const FusedTile& tile) {
+        return (!takes_words || tile.storage.table_words > 0) &&
+               (!gradients.weighs_distances || tile.sums.weighs_distances);
+    });
 }
 
 KernelConfig delta_kernel() {

@@ -46,6 +46,8 @@ std::string_view why_not(const KernelRequest& request) {
     case KernelKind::forward:
         return request.reports_out_of_range ? "reads outside buffers are reported" : "";
     case KernelKind::backward_fused:
+        if (request.gradients.are_alone)
+            return has_room_for_sums(request) ? "" : "there is no room for sums on chip";
         if (!shares_keys_between_warpgroups(request)) return "";
         if (request.sequences.is_ragged) return "that of wide heads is for dense tensors";
         if (request.deterministic)
@@ -145,14 +147,90 @@ PassPlan forward(const Program& program, const KernelConfig& main) {
     return pass;
 }
 
+bool sums_distances(const passes::Mod& mod, const KernelConfig& main) {
+    return passes::sums_by(mod, passes::GradientSum::distance, main.sums);
+}
+bool expands_distances(const passes::Mod& mod) { return !passes::distance_values(mod).empty(); }
+
+// Adds the regions of sums and values by distance that the fused kernel `main` needs.
+void add_distance_regions(const Program& program, const KernelConfig& main, PassPlan& pass) {
+    const passes::Mod& mod = program.mod();
+    const auto region = [&](Region which, auto member, std::size_t of_each, std::size_t bytes) {
+        const auto factor = static_cast<std::int64_t>(of_each);
+        pass.workspace.push_back({.region = which,
+                                  .element_bytes = static_cast<int>(bytes),
+                                  .elements = {{{factor, {kBatch, kHeads, kPaddedQueries}},
+                                                {factor, {kBatch, kHeads, kPaddedKeys}}}},
+                                  .argument = argument(member)});
+    };
+    using Arguments = ::sm90::KernelArguments;
+    // A distance of grids has a sum for each way in which digits borrow.
+    if (sums_distances(mod, main))
+        region(kDistanceSums, &Arguments::distance_sums,
+               main.sums.sums_grids ? std::size_t{1} << mod.digit_places.size() : 1,
+               program.options().deterministic ? sizeof(exact::Sum) : sizeof(float));
+    if (expands_distances(mod))
+        region(kDistanceValues, &Arguments::distance_values, passes::distance_values(mod).size(),
+               sizeof(float));
+}
+
+// Adds the kernel that tabulates values by distance, if there are any.
+void add_expansion(const passes::Mod& mod, PassPlan& pass) {
+    if (!expands_distances(mod)) return;
+    Launch expand = launch_of(pass.kernels.size(), expand_kernel(), distance_blocks(kPaddedRows));
+    expand.writes = {kDistanceValues};
+    pass.steps.push_back(std::move(expand));
+    pass.kernels.push_back(expand_kernel());
+}
+
+// Adds the launch of the fused kernel. written: regions, beside sums by distance.
+void add_fused(const Program& program, std::size_t kernel, std::vector<Region> written,
+               PassPlan& pass) {
+    const KernelConfig& main = pass.kernels[kernel];
+    Launch fused = launch_of(kernel, main, key_tiles(program, main.block.key_tile));
+    fused.tensor_maps = Launch::Maps::backward;
+    fused.starts_early = true;
+    fused.is_persistent = main.block.is_persistent;
+    fused.reads = {regions::row_statistics};
+    fused.writes = std::move(written);
+    if (expands_distances(program.mod())) fused.reads.push_back(kDistanceValues);
+    if (sums_distances(program.mod(), main)) fused.writes.push_back(kDistanceSums);
+    pass.steps.push_back(std::move(fused));
+}
+
+// Adds the kernel that folds sums over diagonals, if there are any.
+void add_fold(const passes::Mod& mod, const KernelConfig& main, PassPlan& pass) {
+    if (!sums_distances(mod, main)) return;
+    const KernelConfig kernel = fold_kernel(main.sums);
+    Launch fold = launch_of(pass.kernels.size(), kernel, distance_blocks(kPaddedRows));
+    fold.reads = {kDistanceSums};
+    pass.steps.push_back(std::move(fold));
+    pass.kernels.push_back(kernel);
+}
+
+// The steps of a kernel for gradients of buffers alone, which follow those of one that has computed
+// dq, dk and dv from the same statistics of rows, and has filled the gradients with zeros.
+PassPlan gradients_alone(const Program& program, const KernelConfig& main) {
+    PassPlan pass;
+    pass.kernels = {main};
+    if (main.sums.sums_grids && passes::is_grid_aligned(program.mod()))
+        pass.query_offset_step = pass.key_offset_step = ::sm90::kGridStep;
+    if (main.sums.key_width != 0) pass.key_offset_step = main.sums.key_width;
+    pass.tiled_biases = tiled_biases(program.mod(), main);
+    pass.small_buffers = small_buffers(program.mod());
+    add_distance_regions(program, main, pass);
+    if (sums_distances(program.mod(), main)) pass.steps.push_back(Fill{kDistanceSums});
+    add_expansion(program.mod(), pass);
+    add_fused(program, 0, {}, pass);
+    add_fold(program.mod(), main, pass);
+    return pass;
+}
+
 PassPlan backward(const Program& program, const KernelConfig& main) {
+    if (main.gradients_are_alone) return gradients_alone(program, main);
     const passes::Mod& mod = program.mod();
     const int head_dim = program.options().head_dim;
     const bool deterministic = program.options().deterministic;
-    const auto expanded = static_cast<int>(passes::distance_values(mod).size());
-    const bool sums_distances = passes::sums_by(mod, passes::GradientSum::distance, main.sums);
-    // A distance of grids has a sum for each way in which digits borrow.
-    const int sums_of_distance = main.sums.sums_grids ? 1 << mod.digit_places.size() : 1;
     // Blocks report when they have added to dq; the first one may then store instead of adding.
     const bool reports_additions = !shares_keys_between_warpgroups(program.request(main.kind)) &&
                                    !main.sums.adds_bias_gradients;
@@ -176,19 +254,12 @@ PassPlan backward(const Program& program, const KernelConfig& main) {
                                   .elements = std::move(elements),
                                   .argument = argument(member)});
     };
-    const auto of_distances = [](int factor) {
-        return Extent{
-            {{factor, {kBatch, kHeads, kPaddedQueries}}, {factor, {kBatch, kHeads, kPaddedKeys}}}};
-    };
     region(kDqAccumulator, &Arguments::dq_accumulator, padded_query_rows(program, head_dim));
     if (deterministic)
         pass.workspace.push_back(
             {.region = kDqSemaphores, .elements = padded_query_rows(program, 1, kRowBlock)});
     add_row_statistics(program, pass);
-    if (sums_distances)
-        region(kDistanceSums, &Arguments::distance_sums, of_distances(sums_of_distance),
-               deterministic ? sizeof(exact::Sum) : sizeof(float));
-    if (expanded > 0) region(kDistanceValues, &Arguments::distance_values, of_distances(expanded));
+    add_distance_regions(program, main, pass);
     add_exact_sums(program, pass);
     if (!pass.stored_gradients.buffers.empty()) {
         region(kStoredTiles, &Arguments::stored_tiles,
@@ -215,17 +286,11 @@ PassPlan backward(const Program& program, const KernelConfig& main) {
     }
 
     pass.steps.push_back(FillGradients{});
-    if (sums_distances) pass.steps.push_back(Fill{kDistanceSums});
+    if (sums_distances(mod, main)) pass.steps.push_back(Fill{kDistanceSums});
     if (deterministic) pass.steps.push_back(Fill{kDqSemaphores});
     if (!pass.stored_gradients.buffers.empty()) pass.steps.push_back(Fill{kStoredTiles});
     add_fill_of_exact_sums(pass);
-    if (expanded > 0) {
-        Launch expand =
-            launch_of(pass.kernels.size(), expand_kernel(), distance_blocks(kPaddedRows));
-        expand.writes = {kDistanceValues};
-        pass.steps.push_back(std::move(expand));
-        pass.kernels.push_back(expand_kernel());
-    }
+    add_expansion(mod, pass);
     pass.steps.push_back(find_references(program, pass.main));
     Launch delta = launch_of(0, pass.kernels[0], query_tiles(program, kPaddedRows));
     delta.starts_early = true;
@@ -233,28 +298,15 @@ PassPlan backward(const Program& program, const KernelConfig& main) {
     if (has_sink) delta.reads = {regions::row_statistics};
     delta.writes.insert(delta.writes.end(), counters.begin(), counters.end());
     pass.steps.push_back(std::move(delta));
-    Launch fused = launch_of(1, main, key_tiles(program, main.block.key_tile));
-    fused.tensor_maps = Launch::Maps::backward;
-    fused.starts_early = true;
-    fused.is_persistent = main.block.is_persistent;
-    fused.reads = {regions::row_statistics};
-    fused.writes = {kDqAccumulator};
-    fused.writes.insert(fused.writes.end(), counters.begin(), counters.end());
-    if (expanded > 0) fused.reads.push_back(kDistanceValues);
-    if (sums_distances) fused.writes.push_back(kDistanceSums);
-    pass.steps.push_back(std::move(fused));
+    std::vector<Region> written = {kDqAccumulator};
+    written.insert(written.end(), counters.begin(), counters.end());
+    add_fused(program, pass.main, std::move(written), pass);
     Launch convert = launch_of(2, pass.kernels[2], query_tiles(program, kRowBlock));
     convert.starts_early = true;
     convert.reads = {kDqAccumulator};
     if (reports_additions) convert.reads.push_back(kBlocksDone);
     pass.steps.push_back(std::move(convert));
-    if (sums_distances) {
-        const KernelConfig kernel = fold_kernel(main.sums);
-        Launch fold = launch_of(pass.kernels.size(), kernel, distance_blocks(kPaddedRows));
-        fold.reads = {kDistanceSums};
-        pass.steps.push_back(std::move(fold));
-        pass.kernels.push_back(kernel);
-    }
+    add_fold(mod, main, pass);
     add_rounding(program, pass);
     return pass;
 }

@@ -45,6 +45,8 @@ std::vector<KernelConfig> backward_candidates(const KernelRequest& request);
 // See BackwardShape::shares_keys().
 bool shares_keys_between_warpgroups(const KernelRequest& request);
 bool has_room_for_tables(const KernelRequest& request); // whether some tile sums them on chip
+// Whether every tile has room on chip for the sums of a kernel for gradients of buffers alone.
+bool has_room_for_sums(const KernelRequest& request);
 KernelConfig delta_kernel();
 KernelConfig convert_kernel(int head_dim);
 KernelConfig expand_kernel();
