@@ -189,12 +189,17 @@ Result<std::string> explain_cuda(const passes::Mod& mod, const CompileOptions& o
     auto plan = plan_of(**program);
     if (!plan) return plan.error();
     std::string text;
-    // The header of one backward kernel contains everything that those of the others do.
+    // The header of one backward kernel contains everything that those of the others do, but for
+    // the kernels that share its gradients.
+    const auto add = [&](const plan::Variant& variant) {
+        const plan::KernelConfig& config = variant.candidates.front();
+        text += formatted("// For {}:\n\n{}", config.template_path,
+                          mod_text(plan::program_of(variant, **program), config));
+    };
     for (const std::vector<plan::Variant>* variants : {&plan->forward, &plan->backward})
         if (!variants->empty()) {
-            const plan::KernelConfig& config = variants->front().candidates.front();
-            text +=
-                formatted("// For {}:\n\n{}", config.template_path, mod_text(**program, config));
+            add(variants->front());
+            std::ranges::for_each(variants->front().further, add);
         }
     return text;
 }

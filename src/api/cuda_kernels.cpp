@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -189,6 +190,7 @@ Result<CompiledKernel> compile_kernel(const plan::Program& program,
 
 Result<CompiledPass> compile_pass(const plan::Program& program, const plan::Variant& variant,
                                   cache::Store& store, const support::Watch& watch) {
+    const plan::Program& own = plan::program_of(variant, program);
     // The other kernels are those for the main kernel's first candidate; they are made again if
     // another one is chosen.
     plan::PassPlan expected = plan::pass_of(program, variant, variant.candidates.front());
@@ -197,7 +199,7 @@ Result<CompiledPass> compile_pass(const plan::Program& program, const plan::Vari
     const auto compile_into = [&](std::optional<CompiledKernel>& to,
                                   std::span<const KernelConfig> candidates,
                                   const plan::Variant* of) -> Result<void> {
-        auto one = compile_kernel(program, candidates, of, store, watch);
+        auto one = compile_kernel(own, candidates, of, store, watch);
         if (!one) return one.error();
         to = std::move(*one);
         return {};
@@ -206,6 +208,14 @@ Result<CompiledPass> compile_pass(const plan::Program& program, const plan::Vari
         tasks.emplace_back([&, i] {
             if (i == expected.main) return compile_into(compiled[i], variant.candidates, &variant);
             return compile_into(compiled[i], std::span(&expected.kernels[i], 1), nullptr);
+        });
+    std::vector<std::optional<CompiledPass>> further(variant.further.size());
+    for (std::size_t i = 0; i < further.size(); ++i)
+        tasks.emplace_back([&, i]() -> Result<void> {
+            auto one = compile_pass(program, variant.further[i], store, watch);
+            if (!one) return one.error();
+            further[i] = *std::move(one);
+            return {};
         });
     if (auto done = run_all(tasks); !done) return done.error();
 
@@ -223,10 +233,14 @@ Result<CompiledPass> compile_pass(const plan::Program& program, const plan::Vari
         } else if (known != compiled.end()) {
             pass.kernels.push_back(std::move(**known));
         } else {
-            auto one = compile_kernel(program, std::span(&config, 1), nullptr, store, watch);
+            auto one = compile_kernel(own, std::span(&config, 1), nullptr, store, watch);
             if (!one) return one.error();
             pass.kernels.push_back(std::move(*one));
         }
+    }
+    for (std::optional<CompiledPass>& one : further) {
+        plan::append(pass.plan, std::move(one->plan));
+        std::ranges::move(one->kernels, std::back_inserter(pass.kernels));
     }
     return pass;
 }
@@ -271,23 +285,28 @@ Result<void> check_kernels(const plan::Program& program, cache::Store& store) {
     if (compiler) compiler = check_nvrtc_arguments(program.mod());
     if (compiler) return {};
     // Without a compiler that can, every kernel must be in the cache or a pack.
-    const auto is_kept = [&](std::span<const KernelConfig> candidates,
+    const auto is_kept = [&](const plan::Program& own, std::span<const KernelConfig> candidates,
                              const plan::Variant* variant) {
-        const Making making(program, candidates, variant);
+        const Making making(own, candidates, variant);
         cuda::Translation translation;
         const auto first = making.first(translation);
         return first && making.find(*first, store).has_value();
     };
     for (const std::optional<KernelConfig>& config : {plan->block_mask, plan->lengths})
-        if (config && !is_kept(std::span(&*config, 1), nullptr)) return compiler;
+        if (config && !is_kept(program, std::span(&*config, 1), nullptr)) return compiler;
+    const auto are_kept = [&](const plan::Variant& variant) {
+        const plan::Program& own = plan::program_of(variant, program);
+        const plan::PassPlan pass = plan::pass_of(program, variant, variant.candidates.front());
+        for (std::size_t i = 0; i < pass.kernels.size(); ++i)
+            if (!(i == pass.main ? is_kept(own, variant.candidates, &variant)
+                                 : is_kept(own, std::span(&pass.kernels[i], 1), nullptr)))
+                return false;
+        return true;
+    };
     for (const std::vector<plan::Variant>* variants : {&plan->forward, &plan->backward}) {
         if (variants->empty()) continue;
         const plan::Variant& variant = variants->front();
-        const plan::PassPlan pass = plan::pass_of(program, variant, variant.candidates.front());
-        for (std::size_t i = 0; i < pass.kernels.size(); ++i)
-            if (!(i == pass.main ? is_kept(variant.candidates, &variant)
-                                 : is_kept(std::span(&pass.kernels[i], 1), nullptr)))
-                return compiler;
+        if (!are_kept(variant) || !std::ranges::all_of(variant.further, are_kept)) return compiler;
     }
     return {};
 }

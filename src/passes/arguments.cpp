@@ -55,6 +55,7 @@ std::size_t word_of(const std::vector<ArgumentSlot>& slots, const ArgumentSlot& 
 }
 
 std::vector<ArgumentSlot> argument_slots(const Mod& mod) {
+    if (!mod.arguments.empty()) return mod.arguments;
     const ir::Program& program = mod.program;
     const Uses uses = uses_of(mod);
     std::vector<ArgumentSlot> slots;

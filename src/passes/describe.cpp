@@ -81,18 +81,9 @@ bool is_by_kinds(const Mod& mod, const KeyKinds& kinds, NodeId read) {
            std::ranges::count(mod.program.graph[read].operands, kinds.kind) != 0;
 }
 
-// Returns the width of the 2-D key index by which a warp-specialized fused backward sums; 0 for
-// none. Tiles of a dense bias, or of its gradient, leave no memory for such sums.
-int summed_key_width(const Mod& mod) {
-    const bool has_dense_bias =
-        dense_bias_of_score(mod) != ir::kNoNode || sums_by(mod, GradientSum::dense_bias);
-    return has_dense_bias ? 0 : index_2d_reads(mod).width;
-}
-
 // Describes how a warp-specialized fused backward sums the gradient of a read.
 std::string describe_sum(const Mod& mod, const ReadGradient& gradient) {
-    TileSums tile = fused_sums(mod);
-    tile.key_width = summed_key_width(mod);
+    const TileSums tile = usual_sums(mod);
     const GradientSum sum = gradient_sum(mod, gradient, tile);
     if (sum == GradientSum::table && gradient.read == read_by_kinds(mod))
         return formatted("by products with ones of its kinds, once for an entry and head{}{}",
@@ -104,6 +95,20 @@ std::string describe_sum(const Mod& mod, const ReadGradient& gradient) {
         text += formatted(", in rows of {} keys; of wide heads {}", tile.key_width,
                           description(gradient, GradientSum::element));
     return text;
+}
+
+// The mod of the kernel that sums the gradient of a read, where several share them; and which of
+// them it is.
+struct Summing {
+    const Mod& mod;
+    std::string kernel;
+};
+Summing summing(const Mod& mod, NodeId read) {
+    for (std::size_t i = 0; i < mod.gradient_passes.size(); ++i)
+        if (gradient_of(mod.gradient_passes[i].gradients, read) != nullptr)
+            return {mod.gradient_passes[i],
+                    formatted(" (kernel {} of {})", i + 1, mod.gradient_passes.size())};
+    return {mod, ""};
 }
 
 // Describes how a generic backward sums it.
@@ -123,10 +128,23 @@ std::string describe_short_sum(const Mod& mod, const ReadGradient& gradient) {
 }
 
 // Describes how the gradient of what a sum's terms read is summed.
-std::string_view describe_sum_of_terms(const Mod& mod, const ReadGradient& gradient) {
-    if (!is_of_terms_by_distance(mod, gradient)) return "in a loop over the terms, one by one";
-    return "in a warp-specialized fused backward over a tile's diagonals, once for all terms, and "
-           "then once for a distance and term; in others in a loop over the terms, one by one";
+std::string describe_sum_of_terms(const Mod& whole, NodeId read) {
+    const Summing by = summing(whole, read);
+    if (!is_of_terms_by_distance(by.mod, *gradient_of(by.mod.gradients, read)))
+        return "in a loop over the terms, one by one";
+    return formatted(
+        "in a warp-specialized fused backward over a tile's diagonals, once for all terms, and "
+        "then once for a distance and term{}; in others in a loop over the terms, one by one",
+        by.kernel);
+}
+
+// Describes how the gradient of what elements read is summed.
+std::string describe_sums(const Mod& mod, const ReadGradient& gradient) {
+    const Summing by = summing(mod, gradient.read);
+    return formatted("in a warp-specialized fused backward {}{}; in a generic one {}; of short "
+                     "sequences {}",
+                     describe_sum(by.mod, *gradient_of(by.mod.gradients, gradient.read)), by.kernel,
+                     describe_generic_sum(mod, gradient), describe_short_sum(mod, gradient));
 }
 
 std::string describe_read(const Mod& mod, const std::vector<ShiftedRead>& shifted,
@@ -167,15 +185,9 @@ std::string describe_read(const Mod& mod, const std::vector<ShiftedRead>& shifte
     if (const CapturedRead* captured = captured_read(mod, read))
         text += describe_class(mod, *captured);
     if (const ReadGradient* gradient = gradient_of(mod.gradients, read))
-        text +=
-            "  gradient: " + summed_over(mod, read) +
-            (mod.counters[read] != ir::kNoNode
-                 ? formatted("; {}", describe_sum_of_terms(mod, *gradient))
-                 : formatted("; in a warp-specialized fused backward {}; in a generic one {}; of "
-                             "short sequences {}",
-                             describe_sum(mod, *gradient), describe_generic_sum(mod, *gradient),
-                             describe_short_sum(mod, *gradient))) +
-            "\n";
+        text += formatted("  gradient: {}; {}\n", summed_over(mod, read),
+                          mod.counters[read] != ir::kNoNode ? describe_sum_of_terms(mod, read)
+                                                            : describe_sums(mod, *gradient));
     if (gradient_of(mod.sink_gradients, read) != nullptr)
         text += "  gradient of the sink: once for each row, before the other gradients\n";
     return text;

@@ -250,6 +250,15 @@ TileSums fused_sums(const Mod& mod) {
             .weighs_distances = weighs_distances(mod)};
 }
 
+TileSums usual_sums(const Mod& mod) {
+    TileSums tile = fused_sums(mod);
+    const bool has_dense_bias =
+        dense_bias_of_score(mod) != ir::kNoNode || sums_by(mod, GradientSum::dense_bias);
+    tile.key_width = has_dense_bias ? 0 : index_2d_reads(mod).width;
+    tile.adds_bias_gradients = !tile.sums_tables && !tile.sums_grids && !tile.sums_shifts;
+    return tile;
+}
+
 bool adds_many_by_element(const Mod& mod) {
     constexpr int kMost = 2;
     TileSums tile = fused_sums(mod);

@@ -63,6 +63,9 @@ bool weighs_tables(const Mod& mod);
 bool weighs_distances(const Mod& mod);
 // All ways in which a fused backward may sum the mod's gradients from tiles.
 TileSums fused_sums(const Mod& mod);
+// The same of the tiles that are tried first: those of a dense bias, or of its gradient, leave no
+// memory for sums by a 2-D key index, and other sums of tiles no warps that add such a gradient.
+TileSums usual_sums(const Mod& mod);
 // Whether elements add so many gradients in memory one by one that a compile of a kernel with
 // unrolled elements takes minutes, and the generic one is as fast. Dense biases beside tables
 // count: the last of that kernel's ways to sum adds them so.

@@ -73,6 +73,31 @@ struct DigitPlace {
     friend bool operator==(const DigitPlace&, const DigitPlace&) = default;
 };
 
+// A launch argument that generated code reads: one 8-byte word, so that host code can fill it for
+// both backends. It is a pointer, an int64, or the value of a float / int64 / bool param.
+struct ArgumentSlot {
+    enum class Kind : std::uint8_t {
+        buffer_data,     // index = buffer
+        buffer_extent,   // index = buffer, dim
+        buffer_stride,   // index = buffer, dim; in elements
+        gradient_data,   // index = buffer; f32, or the exact sums of deterministic kernels
+        gradient_stride, // index = buffer, dim; in elements
+        param,           // index = param; float in the low four bytes, or int64, or 0 / 1
+        size,            // index = size
+        out_of_range,    // int32*
+        first_kv_head,   // over batch and KV heads: the first one of a launch for a part of them
+        sequences,       // only for layouts other than dense: see common/sequences.h
+        key_numbers,     // likewise: KeyTable::numbers
+        key_table_size,
+        reciprocal,   // index = divisor, see passes/launch_divisor.h: Reciprocal
+        divisor_sign, // index = divisor: -1, 0 or 1
+    };
+    Kind kind;
+    std::uint32_t index = 0;
+    std::uint32_t dim = 0;
+    friend bool operator==(const ArgumentSlot&, const ArgumentSlot&) = default;
+};
+
 struct Mod {
     ir::Program program;            // graph holds every node below
     ir::NodeId score = ir::kNoNode; // modified score
@@ -99,6 +124,11 @@ struct Mod {
     // outside its buffer; kNoNode unless reporting was requested.
     ir::NodeId out_of_range = ir::kNoNode;
     bool deterministic = false; // gradients have the same bits on every run
+    // If one backward kernel would sum some gradients element by element, the mods of several that
+    // share them, by passes/gradient_passes.h; none if one sums all.
+    std::vector<Mod> gradient_passes;
+    // Of such a mod, the arguments of the whole program, which all of its kernels have; else empty.
+    std::vector<ArgumentSlot> arguments;
 
     // One entry per node, by passes/facts.h.
     std::vector<analysis::Dependence> dependence;
@@ -115,30 +145,6 @@ struct Mod {
     std::vector<DifferenceValue> difference_values;
 };
 
-// A launch argument that generated code reads: one 8-byte word, so that host code can fill it for
-// both backends. It is a pointer, an int64, or the value of a float / int64 / bool param.
-struct ArgumentSlot {
-    enum class Kind : std::uint8_t {
-        buffer_data,     // index = buffer
-        buffer_extent,   // index = buffer, dim
-        buffer_stride,   // index = buffer, dim; in elements
-        gradient_data,   // index = buffer; f32, or the exact sums of deterministic kernels
-        gradient_stride, // index = buffer, dim; in elements
-        param,           // index = param; float in the low four bytes, or int64, or 0 / 1
-        size,            // index = size
-        out_of_range,    // int32*
-        first_kv_head,   // over batch and KV heads: the first one of a launch for a part of them
-        sequences,       // only for layouts other than dense: see common/sequences.h
-        key_numbers,     // likewise: KeyTable::numbers
-        key_table_size,
-        reciprocal,   // index = divisor, see passes/launch_divisor.h: Reciprocal
-        divisor_sign, // index = divisor: -1, 0 or 1
-    };
-    Kind kind;
-    std::uint32_t index = 0;
-    std::uint32_t dim = 0;
-    friend bool operator==(const ArgumentSlot&, const ArgumentSlot&) = default;
-};
 inline constexpr std::size_t kMaxLaunchDivisors = 16;
 // An upper bound for any program: five kinds of words of each buffer, two of each divisor, and five
 // others.

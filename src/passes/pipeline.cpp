@@ -12,14 +12,10 @@
 #include "passes/decide.h"
 #include "passes/derive.h"
 #include "passes/facts.h"
-#include "passes/gradient_factor.h"
-#include "passes/grid_gradient.h"
+#include "passes/gradient_passes.h"
 #include "passes/limits.h"
 #include "passes/roots.h"
-#include "passes/row_gradient.h"
-#include "passes/shifted_read.h"
 #include "passes/simplify.h"
-#include "passes/table_gradient.h"
 #include "support/text.h"
 
 namespace flexc::passes {
@@ -148,13 +144,8 @@ Result<void> analyse(State& state) {
 
 // Decides how gradients of captured reads may be summed.
 Result<void> find_sums(State& state) {
-    find_row_gradients(state.mod, state.options.rows_are_whole);
-    find_sum_factors(state.mod, state.options.divides_by_derivative);
-    find_table_gradients(state.mod);
-    find_shifted_gradients(state.mod);
-    find_grid_gradients(state.mod);
-    join_distances_to_tables(state.mod);
-    find_weighted_gradients(state.mod);
+    find_gradient_sums(state.mod, {.divides_by_derivative = state.options.divides_by_derivative,
+                                   .rows_are_whole = state.options.rows_are_whole});
     return {};
 }
 

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <limits>
+#include <numeric>
 #include <span>
 
 #include "common/sequences.h"
@@ -227,6 +229,50 @@ Result<std::vector<Variant>> forward_variants(const Program& program,
     return variants;
 }
 
+// Returns the request for calls whose dense biases cannot be copied, nor their gradients added, by
+// tiles.
+KernelRequest without_biases(KernelRequest request) {
+    request.bias.bytes = 0;
+    request.bias.adds_gradients = false;
+    request.mask.has_block_mask = false; // this variant is compiled for a single call
+    return request;
+}
+
+// Returns the variant of several kernels that share the gradients of buffers; nothing if one kernel
+// sums them all, or if specialized kernels cannot sum what is shared.
+std::optional<Variant> sharing_variant(const Program& program, Calls calls) {
+    std::vector<Variant> kernels;
+    CompileOptions options = program.options();
+    if (calls != Calls::usual) { // it may be compiled when the caller's log does not exist any more
+        options.log = {};
+        options.cancel = {};
+    }
+    for (const passes::Mod& mod : program.mod().gradient_passes) {
+        auto own = std::make_shared<const Program>(mod, options, program.target());
+        KernelRequest request = own->request(KernelKind::backward_fused);
+        request.generic_because = why_generic(*own, KernelKind::backward_fused);
+        request.gradients.are_alone = !kernels.empty();
+        if (calls == Calls::unaligned_biases) request = without_biases(request);
+        kernels.push_back(variant(*own, calls, request));
+        // Others do not have the statistics of rows that the kernels share.
+        std::erase_if(kernels.back().candidates, is_generic);
+        if (kernels.back().candidates.empty()) return {};
+        kernels.back().program = std::move(own);
+    }
+    if (kernels.empty()) return {};
+    Variant first = std::move(kernels.front());
+    first.further.assign(std::make_move_iterator(kernels.begin() + 1),
+                         std::make_move_iterator(kernels.end()));
+    return first;
+}
+
+// Whether a kernel copies tiles of dense biases, or adds such tiles, whose rows must be aligned.
+bool needs_aligned_biases(const Variant& variant) {
+    const KernelConfig& first = variant.candidates.front();
+    return first.storage.bias_stages > 0 || first.sums.adds_bias_gradients ||
+           std::ranges::any_of(variant.further, needs_aligned_biases);
+}
+
 Result<std::vector<Variant>> backward_variants(const Program& program) {
     const CompileOptions& options = program.options();
     const std::string_view no_order = options.deterministic ? why_not_in_order(program) : "";
@@ -236,23 +282,22 @@ Result<std::vector<Variant>> backward_variants(const Program& program) {
         request; // a block has the whole dq of a sequence, so its order is fixed
     const bool is_split = options.backward_kernel == BackwardKernel::split || !no_order.empty();
     if (is_split) request.kind = KernelKind::backward_dkdv;
-    if (auto checked = check_demand(options, request); !checked) return checked.error();
-    std::vector<Variant> variants = {variant(program, Calls::usual, request)};
+    const auto of_calls = [&](Calls calls, const KernelRequest& of_whole) {
+        auto sharing = is_split ? std::nullopt : sharing_variant(program, calls);
+        return sharing ? *std::move(sharing) : variant(program, calls, of_whole);
+    };
+    std::vector<Variant> variants = {of_calls(Calls::usual, request)};
+    if (variants.front().further.empty())
+        if (auto checked = check_demand(options, request); !checked) return checked.error();
     if (passes::why_not_batches(program.mod()).empty() &&
         has_short_kernels(program, options.backward_kernel == BackwardKernel::automatic))
         add_short_variants(program, of_short, variants);
     if (!no_order.empty())
         for (KernelConfig& candidate : variants.front().candidates)
             candidate.reason += formatted("; not fused: {}", no_order);
-    const KernelConfig& first = variants.front().candidates.front();
-    if (is_generic(first)) return variants;
-    if (first.storage.bias_stages > 0 || first.sums.adds_bias_gradients) {
-        KernelRequest elements = request;
-        elements.bias.bytes = 0;
-        elements.bias.adds_gradients = false;
-        elements.mask.has_block_mask = false;
-        variants.push_back(variant(program, Calls::unaligned_biases, elements));
-    }
+    if (is_generic(variants.front().candidates.front())) return variants;
+    if (needs_aligned_biases(variants.front()))
+        variants.push_back(of_calls(Calls::unaligned_biases, without_biases(request)));
     KernelRequest any = generic(request);
     // Only kernels that use TMA add to dq in a fixed order.
     if (options.deterministic) any.kind = KernelKind::backward_dkdv;
@@ -369,8 +414,9 @@ Result<KernelPlan> make_plan(const Program& program) {
 
 PassPlan pass_of(const Program& program, const Variant& variant, const KernelConfig& main) {
     const Family& family = family_of(main);
-    PassPlan pass = main.kind == KernelKind::forward ? family.forward(program, main)
-                                                     : family.backward(program, main);
+    const Program& own = program_of(variant, program);
+    PassPlan pass =
+        main.kind == KernelKind::forward ? family.forward(own, main) : family.backward(own, main);
     pass.most_rows = variant.request.sequences.most_rows;
     pass.has_few_queries = variant.request.sequences.has_few_queries;
     for (Step& step : pass.steps) {
@@ -381,6 +427,36 @@ PassPlan pass_of(const Program& program, const Variant& variant, const KernelCon
             launch->block_mask = mask_tiling(kernel, !program.mod().program.is_dense());
     }
     return pass;
+}
+
+void append(PassPlan& pass, PassPlan further) {
+    const std::size_t before = pass.kernels.size();
+    for (Step& step : further.steps)
+        if (auto* launch = std::get_if<Launch>(&step)) launch->kernel += before;
+    const auto rounds = std::ranges::find_if(pass.steps, [](const Step& step) {
+        return std::holds_alternative<RoundSums>(step) ||
+               std::holds_alternative<RoundGradients>(step);
+    });
+    const auto append_all = [](auto& to, auto& from) {
+        to.insert(to.end(), std::make_move_iterator(from.begin()),
+                  std::make_move_iterator(from.end()));
+    };
+    pass.steps.insert(rounds, std::make_move_iterator(further.steps.begin()),
+                      std::make_move_iterator(further.steps.end()));
+    append_all(pass.kernels, further.kernels);
+    append_all(pass.small_buffers, further.small_buffers);
+    append_all(pass.tiled_biases, further.tiled_biases);
+    pass.query_offset_step = std::lcm(pass.query_offset_step, further.query_offset_step);
+    pass.key_offset_step = std::lcm(pass.key_offset_step, further.key_offset_step);
+    // Kernels that follow one another use the same memory, as far as each needs it.
+    for (WorkspaceRegion& region : further.workspace) {
+        const auto same =
+            std::ranges::find(pass.workspace, region.region, &WorkspaceRegion::region);
+        if (same == pass.workspace.end())
+            pass.workspace.push_back(std::move(region));
+        else if (same->elements.of({}) < region.elements.of({})) // they differ by a factor at most
+            same->elements = std::move(region.elements);
+    }
 }
 
 MaskTiling mask_tiling(const KernelConfig& kernel, bool of_requests) {

@@ -2,6 +2,7 @@
 // of the device, and before kernels are emitted as text. All functions are pure.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -38,7 +39,16 @@ struct Variant {
     Calls calls = Calls::usual;
     KernelRequest request;
     std::vector<KernelConfig> candidates; // of the main kernel
+    // Where several kernels share the gradients of buffers: the program of this one's, else null,
+    // and the kernels that sum the others' after it. BufferGradients::are_alone of these.
+    std::shared_ptr<const Program> program = nullptr;
+    std::vector<Variant> further = {};
 };
+
+// Returns the program of a variant's kernels.
+inline const Program& program_of(const Variant& variant, const Program& of_plan) {
+    return variant.program != nullptr ? *variant.program : of_plan;
+}
 
 struct KernelPlan {
     // Each variant serves more calls than the one before it, except that those for short sequences
@@ -59,8 +69,10 @@ std::string_view why_no_few_kernels(const Program& program);
 // Returns the kernels of a program, or an error if the options ask for kernels that do not exist.
 Result<KernelPlan> make_plan(const Program& program);
 
-// Returns the pass of a variant whose main kernel is `main`.
+// Returns the pass of a variant whose main kernel is `main`, without Variant::further.
 PassPlan pass_of(const Program& program, const Variant& variant, const KernelConfig& main);
+// Adds the kernels and steps of one of Variant::further, before those that round gradients.
+void append(PassPlan& pass, PassPlan further);
 // Returns the tiles of a kernel's block mask; of_requests: the layout is not dense.
 MaskTiling mask_tiling(const KernelConfig& kernel, bool of_requests);
 // Returns the main kernel's configuration with another schedule.

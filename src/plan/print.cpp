@@ -132,8 +132,10 @@ std::string text_of(const KernelPlan& plan, const Program& program) {
     std::string passes, others;
     const auto add = [&](const std::vector<Variant>& variants, std::string_view called) {
         if (variants.empty()) return;
-        const PassPlan pass =
-            pass_of(program, variants.front(), variants.front().candidates.front());
+        const Variant& first = variants.front();
+        PassPlan pass = pass_of(program, first, first.candidates.front());
+        for (const Variant& further : first.further)
+            append(pass, pass_of(program, further, further.candidates.front()));
         for (const KernelConfig& kernel : pass.kernels)
             text += text_of(kernel, !program.mod().program.is_dense());
         passes += text_of(pass, called);

@@ -231,13 +231,14 @@ class CudaExecutable final : public Executable {
   private:
     // One call of one variant, and what its steps share.
     struct Walk {
-        std::optional<Maps> maps; // made for the first launch that asks for them
+        std::optional<Maps> maps; // made for the launches of a kernel that ask for them
         const LoadedPass& pass;
         const Call& call; // with words of its own
         Words& words;
         PlacedWorkspace workspace;
         KernelArgument argument;
         bool stores_first = false;
+        std::size_t kernel_of_maps = 0;
 
         const AttentionArguments& attention() const { return argument.attention; }
     };
@@ -433,16 +434,17 @@ class CudaExecutable final : public Executable {
         return not_compiled();
     }
 
-    // Returns the maps of the call's tensors that TMA needs.
-    std::optional<Maps> maps_for(const plan::PassPlan& pass, const Call& call) const {
-        const plan::KernelConfig& main = pass.main_kernel();
-        const plan::Launch::Maps which = maps_of(pass);
-        switch (which) {
+    // Returns the maps of the call's tensors that TMA needs in a launch of this pass.
+    std::optional<Maps> maps_for(const plan::PassPlan& pass, const plan::Launch& launch,
+                                 const Call& call) const {
+        const plan::KernelConfig& main = pass.kernels[launch.kernel];
+        switch (launch.tensor_maps) {
         case plan::Launch::Maps::none: break;
         case plan::Launch::Maps::forward:
         case plan::Launch::Maps::forward_queries: {
-            auto maps = cuda::forward_maps(main, which == plan::Launch::Maps::forward,
-                                           call.attention, options_.dtype, tensor_form());
+            auto maps =
+                cuda::forward_maps(main, launch.tensor_maps == plan::Launch::Maps::forward,
+                                   call.attention, options_.dtype, tensor_form());
             if (!maps) return {};
             for (const plan::CopiedBias& biases : pass.copied_biases)
                 if (const auto rows = rows_of(biases, call))
@@ -592,8 +594,10 @@ class CudaExecutable final : public Executable {
         if (launch.block_mask)
             argument.attention.block_mask =
                 block_masks_->of(*launch.block_mask, argument.attention, walk.call.block_mask);
-        if (launch.tensor_maps != plan::Launch::Maps::none && !walk.maps) {
-            walk.maps = maps_for(walk.pass.plan, walk.call);
+        if (launch.tensor_maps != plan::Launch::Maps::none &&
+            (!walk.maps || walk.kernel_of_maps != launch.kernel)) {
+            walk.maps = maps_for(walk.pass.plan, launch, walk.call);
+            walk.kernel_of_maps = launch.kernel;
             if (!walk.maps) return Error{ErrorCode::device, "the driver made no tensor map"};
         }
         // The driver copies all before launch() returns.

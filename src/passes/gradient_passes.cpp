@@ -1,0 +1,161 @@
+#include "passes/gradient_passes.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "passes/facts.h"
+#include "passes/gradient_factor.h"
+#include "passes/gradient_sum.h"
+#include "passes/grid_gradient.h"
+#include "passes/roots.h"
+#include "passes/row_gradient.h"
+#include "passes/shifted_read.h"
+#include "passes/table_gradient.h"
+
+namespace flexc::passes {
+
+namespace {
+
+using Indices = std::vector<std::size_t>; // of Mod::gradients, before any is summed
+
+void find_sums(Mod& mod, const SumOptions& options) {
+    find_row_gradients(mod, options.rows_are_whole);
+    find_sum_factors(mod, options.divides_by_derivative);
+    find_table_gradients(mod);
+    find_shifted_gradients(mod);
+    find_grid_gradients(mod);
+    join_distances_to_tables(mod);
+    find_weighted_gradients(mod);
+}
+
+// Whether each element adds to an address of its own, or the address depends on the score.
+bool has_own_addresses(const Mod& mod, const ReadGradient& gradient) {
+    const CapturedRead* read = captured_read(mod, gradient.read);
+    const auto is_own = [](const ReadPiece& piece) {
+        return piece.read_class == ReadClass::dense_bias ||
+               (piece.read_class == ReadClass::shifted &&
+                std::ranges::none_of(piece.shifts, &ShiftedIndex::is_clamped));
+    };
+    return read != nullptr && std::ranges::all_of(read->pieces, is_own);
+}
+
+void erase(Indices& from, const Indices& which) {
+    std::erase_if(from, [&](std::size_t i) { return std::ranges::count(which, i) != 0; });
+}
+Indices joined(Indices some, const Indices& others) {
+    some.insert(some.end(), others.begin(), others.end());
+    std::ranges::sort(some);
+    return some;
+}
+
+// Shares the gradients of a program among kernels.
+class Sharing {
+  public:
+    // unsummed: the mod before find_sums(); mod: after it.
+    Sharing(const Mod& unsummed, const Mod& mod, const SumOptions& options)
+        : unsummed_(unsummed), options_(options), arguments_(argument_slots(mod)) {
+        for (const std::size_t i : by_element(mod))
+            (has_own_addresses(mod, mod.gradients[i]) ? beside_ : left_).push_back(i);
+        first_.resize(mod.gradients.size());
+        std::iota(first_.begin(), first_.end(), 0);
+    }
+
+    std::vector<Mod> passes() {
+        std::vector<Indices> further;
+        for (Indices group = next(); !group.empty(); group = next()) {
+            for (Indices* from : {&left_, &beside_, &first_})
+                erase(*from, group);
+            further.push_back(std::move(group));
+        }
+        if (further.empty()) return {};
+        // Without what the others sum, the first kernel may have warps for one of them.
+        const Indices others = joined(left_, beside_);
+        const auto fits = [&](const Indices& group) {
+            const Indices all = joined(first_, group);
+            Indices elements;
+            for (const std::size_t i : by_element(mod_of(all)))
+                elements.push_back(all[i]);
+            erase(elements, others);
+            return elements.empty();
+        };
+        if (const auto group = std::ranges::find_if(further, fits); group != further.end()) {
+            first_ = joined(first_, *group);
+            further.erase(group);
+        }
+        if (further.empty()) return {};
+        std::vector<Mod> passes = {mod_of(first_)};
+        for (const Indices& group : further) {
+            passes.push_back(mod_of(group));
+            passes.back().sink_gradients.clear();
+        }
+        return passes;
+    }
+
+  private:
+    // Returns which of the mod's gradients a kernel would add element by element.
+    static Indices by_element(const Mod& mod) {
+        const TileSums tile = usual_sums(mod);
+        Indices elements;
+        for (std::size_t i = 0; i < mod.gradients.size(); ++i)
+            if (gradient_sum(mod, mod.gradients[i], tile) == GradientSum::element)
+                elements.push_back(i);
+        return elements;
+    }
+
+    // Returns the mod in which only these reads are learned.
+    Mod mod_of(const Indices& which) const {
+        Mod mod = unsummed_;
+        mod.gradients.clear();
+        for (const std::size_t i : which)
+            mod.gradients.push_back(unsummed_.gradients[i]);
+        mod.arguments = arguments_;
+        mod.order = ir::reachable(mod.program.graph, root_nodes(mod));
+        find_facts(mod);
+        find_sums(mod, options_);
+        return mod;
+    }
+
+    // Returns those of these that one kernel sums in other ways than element by element.
+    Indices summed_together(Indices which) const {
+        while (!which.empty()) {
+            Indices elements;
+            for (const std::size_t i : by_element(mod_of(which)))
+                elements.push_back(which[i]);
+            if (elements.empty()) break;
+            erase(which, elements);
+        }
+        return which;
+    }
+
+    // Returns gradients for one further kernel; none if no kernel sums any of those that are left.
+    Indices next() const {
+        Indices group = summed_together(left_);
+        for (std::size_t i = 0; group.empty() && i < left_.size(); ++i)
+            group = summed_together({left_[i]});
+        if (group.empty()) return group;
+        for (const std::size_t one : beside_)
+            if (const Indices more = joined(group, {one}); summed_together(more) == more)
+                group = more;
+        return group;
+    }
+
+    const Mod& unsummed_;
+    const SumOptions& options_;
+    const std::vector<ArgumentSlot> arguments_;
+    // Gradients of the first kernel; those that elements add one by one, to addresses that they
+    // share, or not.
+    Indices first_, left_, beside_;
+};
+
+} // namespace
+
+void find_gradient_sums(Mod& mod, const SumOptions& options) {
+    const bool may_be_shared =
+        mod.program.is_dense() && !mod.deterministic && mod.gradients.size() > 1;
+    const std::vector<Mod> unsummed(may_be_shared ? 1 : 0, mod);
+    find_sums(mod, options);
+    if (may_be_shared) mod.gradient_passes = Sharing(unsummed.front(), mod, options).passes();
+}
+
+} // namespace flexc::passes
