@@ -187,7 +187,7 @@ struct Consumer {
     __device__ void store_for_queries(const Fragments& d_scores, int stage) const {
         key_tiles.wait_for_d_scores(shared, step);
         DScoresRing::wait(shared, step);
-        if constexpr (kStoresDScores)
+        if constexpr (kShape.stores_d_scores())
             store_by_queries(shared.base + kLayout.d_scores +
                                  stage % mod::kDScoresStages * kDScoresBytes + warpgroup * kQueryPanel,
                              d_scores, warp, lane());

@@ -55,37 +55,34 @@ class Sharing {
     // unsummed: the mod before find_sums(); mod: after it.
     Sharing(const Mod& unsummed, const Mod& mod, const SumOptions& options)
         : unsummed_(unsummed), options_(options), arguments_(argument_slots(mod)) {
-        for (const std::size_t i : by_element(mod))
-            (has_own_addresses(mod, mod.gradients[i]) ? beside_ : left_).push_back(i);
         first_.resize(mod.gradients.size());
         std::iota(first_.begin(), first_.end(), 0);
+        for (const std::size_t i : by_element(mod, first_))
+            (has_own_addresses(mod, mod.gradients[i]) ? beside_ : left_).push_back(i);
     }
 
     std::vector<Mod> passes() {
-        std::vector<Indices> further;
-        for (Indices group = next(); !group.empty(); group = next()) {
+        std::vector<Group> further;
+        for (Group group = next(); !group.which.empty(); group = next()) {
             for (Indices* from : {&left_, &beside_, &first_})
-                erase(*from, group);
+                erase(*from, group.which);
             further.push_back(std::move(group));
         }
         if (further.empty()) return {};
         // Without what the others sum, the first kernel may have warps for one of them.
         const Indices others = joined(left_, beside_);
-        const auto fits = [&](const Indices& group) {
-            const Indices all = joined(first_, group);
-            Indices elements;
-            for (const std::size_t i : by_element(mod_of(all)))
-                elements.push_back(all[i]);
+        const auto fits = [&](const Group& group) {
+            Indices elements = by_element(of_score(joined(first_, group.which)));
             erase(elements, others);
             return elements.empty();
         };
         if (const auto group = std::ranges::find_if(further, fits); group != further.end()) {
-            first_ = joined(first_, *group);
+            first_ = joined(first_, group->which);
             further.erase(group);
         }
         if (further.empty()) return {};
-        std::vector<Mod> passes = {mod_of(first_)};
-        for (const Indices& group : further) {
+        std::vector<Mod> passes = {mod_of(of_score(first_))};
+        for (const Group& group : further) {
             passes.push_back(mod_of(group));
             passes.back().sink_gradients.clear();
         }
@@ -93,21 +90,19 @@ class Sharing {
     }
 
   private:
-    // Returns which of the mod's gradients a kernel would add element by element.
-    static Indices by_element(const Mod& mod) {
-        const TileSums tile = usual_sums(mod);
-        Indices elements;
-        for (std::size_t i = 0; i < mod.gradients.size(); ++i)
-            if (gradient_sum(mod, mod.gradients[i], tile) == GradientSum::element)
-                elements.push_back(i);
-        return elements;
-    }
+    // The gradients of one kernel. derivative: d score_mod / d score, or what is in its place.
+    struct Group {
+        Indices which;
+        ir::NodeId derivative = ir::kNoNode;
+    };
+    Group of_score(Indices which) const { return {std::move(which), unsummed_.d_score}; }
 
     // Returns the mod in which only these reads are learned.
-    Mod mod_of(const Indices& which) const {
+    Mod mod_of(const Group& group) const {
         Mod mod = unsummed_;
+        mod.d_score = group.derivative;
         mod.gradients.clear();
-        for (const std::size_t i : which)
+        for (const std::size_t i : group.which)
             mod.gradients.push_back(unsummed_.gradients[i]);
         mod.arguments = arguments_;
         mod.order = ir::reachable(mod.program.graph, root_nodes(mod));
@@ -116,27 +111,47 @@ class Sharing {
         return mod;
     }
 
-    // Returns those of these that one kernel sums in other ways than element by element.
-    Indices summed_together(Indices which) const {
-        while (!which.empty()) {
-            Indices elements;
-            for (const std::size_t i : by_element(mod_of(which)))
+    // Returns which of these a kernel adds element by element.
+    static Indices by_element(const Mod& mod, const Indices& which) {
+        const TileSums tile = usual_sums(mod);
+        Indices elements;
+        for (std::size_t i = 0; i < which.size(); ++i)
+            if (gradient_sum(mod, mod.gradients[i], tile) == GradientSum::element)
                 elements.push_back(which[i]);
+        return elements;
+    }
+    Indices by_element(const Group& group) const { return by_element(mod_of(group), group.which); }
+
+    // Returns those of these that one kernel sums in other ways.
+    Group summed_together(Group group) const {
+        while (!group.which.empty()) {
+            const Indices elements = by_element(group);
             if (elements.empty()) break;
-            erase(which, elements);
+            erase(group.which, elements);
         }
-        return which;
+        return group;
     }
 
     // Returns gradients for one further kernel; none if no kernel sums any of those that are left.
-    Indices next() const {
-        Indices group = summed_together(left_);
-        for (std::size_t i = 0; group.empty() && i < left_.size(); ++i)
-            group = summed_together({left_[i]});
-        if (group.empty()) return group;
+    Group next() const {
+        Group group = summed_together(of_score(left_));
+        for (std::size_t i = 0; group.which.empty() && i < left_.size(); ++i)
+            group = summed_together(of_score({left_[i]}));
+        // Without dq and dk, nobody needs d score_mod / d score. In its place, dS is of another
+        // partial derivative, so that lines of shifted reads are sums of it too.
+        for (std::size_t i = 0; group.which.empty() && i < left_.size(); ++i)
+            group = summed_together(of_partial(unsummed_.gradients[left_[i]].partial));
+        if (group.which.empty()) return group;
         for (const std::size_t one : beside_)
-            if (const Indices more = joined(group, {one}); summed_together(more) == more)
+            if (const Group more{joined(group.which, {one}), group.derivative};
+                summed_together(more).which == more.which)
                 group = more;
+        return group;
+    }
+    Group of_partial(ir::NodeId partial) const {
+        Group group{{}, partial};
+        for (const std::size_t i : left_)
+            if (unsummed_.gradients[i].partial == partial) group.which.push_back(i);
         return group;
     }
 

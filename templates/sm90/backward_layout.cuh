@@ -135,8 +135,6 @@ constexpr bool kHasWeightedTile = kShape.has_weighted_tile;
 constexpr int kSummedTile = kHasWeightedTile ? kLayout.weighted : kLayout.d_scores;
 using SummedElement = Select<kHasWeightedTile, flexc_bf16, mod::Element>;
 static_assert(!kHasWeightedTile || !kSharesKeys);
-// Whether something reads dS in shared memory.
-constexpr bool kStoresDScores = !kAreAlone || (kReadsTile && !kHasWeightedTile);
 // TMA and loads of 8 x 8 matrices need an alignment of 16 bytes.
 static_assert(kLayout.index_2d % 16 == 0 && kLayout.sums % 16 == 0);
 static_assert(!mod::kPersistent || kShape.can_be_persistent());

@@ -79,8 +79,12 @@ struct BackwardShape {
     FLEXC_SHARED constexpr bool adds_parts() const {
         return adds_bias_gradients && !biases_are_narrow;
     }
-    // Whether warps of the producer warpgroup read dS.
+    // Whether warps of the producer warpgroup read dS, or the tile beside it.
     FLEXC_SHARED constexpr bool reads_tile() const { return sums_tile || adds_tiles(); }
+    // Whether dS is in shared memory, for products or such warps.
+    FLEXC_SHARED constexpr bool stores_d_scores() const {
+        return !are_alone || (reads_tile() && !has_weighted_tile);
+    }
     // Whether warpgroups alternate at dq, which they do if only MMAs read dS: each computes all of
     // every second tile's dq while the other computes scores, which keeps the tensor cores busy.
     // Otherwise each computes a part of every tile's dq.
@@ -211,7 +215,8 @@ FLEXC_SHARED constexpr BackwardLayout backward_layout(const BackwardShape& shape
     at.queries = at.values + value_panels * shape.key_panel();
     at.d_out = at.queries + kRingStages * key_panels * shape.query_panel();
     at.d_scores = at.d_out + kRingStages * value_panels * shape.query_panel();
-    at.weighted = at.d_scores + shape.d_scores_stages * shape.d_scores_bytes();
+    at.weighted = at.d_scores + (shape.stores_d_scores() ? shape.d_scores_stages : 0) *
+                                    shape.d_scores_bytes();
     at.p = at.weighted + (shape.has_weighted_tile ? kRingStages * shape.d_scores_bytes() : 0);
     at.query_gradient =
         at.p + (shape.shares_keys() ? shape.d_scores_stages * shape.d_scores_bytes() : 0);

@@ -1,0 +1,100 @@
+// Which programs have several backward kernels that share the gradients of buffers, and the steps
+// of a pass with them.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "plan/plan.h"
+#include "program_of.h"
+#include "support/text.h"
+
+using namespace flexc;
+using namespace flexc::plan;
+
+namespace {
+
+// Two tables by distance: warps of one kernel sum one tile.
+constexpr const char* kTwoTables =
+    "buffer s: f32[H, 61] grad\nbuffer t: bf16[H, 61] grad\n"
+    "score_mod = score * s[h, min(abs(q_idx - kv_idx), 60)] + t[h, min(abs(q_idx - kv_idx), 60)]";
+
+CompileOptions options_of(int head_dim) {
+    return {
+        .dtype = DType::bf16, .head_dim = head_dim, .head_dim_v = head_dim, .backward = true};
+}
+
+Program program_of(const std::string& text, const CompileOptions& options) {
+    return {test::lowered(text, {.deterministic = options.deterministic,
+                                 .divides_by_derivative = true,
+                                 .head_dim = options.head_dim,
+                                 .head_dim_v = options.head_dim_v}),
+            options, *target_of("sm_90a")};
+}
+
+// Returns the number of kernels that share gradients, for the usual calls.
+std::size_t count_kernels(const std::string& text, const CompileOptions& options) {
+    const Program program = program_of(text, options);
+    const auto plan = make_plan(program);
+    REQUIRE(plan);
+    for (const Variant& variant : plan->backward) {
+        const bool may_share =
+            variant.calls == Calls::usual || variant.calls == Calls::unaligned_biases;
+        CHECK((may_share || variant.further.empty()));
+        for (const Variant& further : variant.further)
+            for (const KernelConfig& config : further.candidates) {
+                CHECK(config.gradients_are_alone);
+                CHECK(config.family == "sm90");
+            }
+    }
+    return 1 + plan->backward.front().further.size();
+}
+
+} // namespace
+
+TEST_CASE("kernels that share gradients are Hopper's, of usual calls") {
+    for (const int head_dim : {64, 128, 192})
+        CHECK(count_kernels(kTwoTables, options_of(head_dim)) == 2);
+    CHECK(count_kernels(kTwoTables, options_of(256)) == 1); // no room for its tiles
+    const auto with = [](auto change) {
+        CompileOptions options = options_of(64);
+        change(options);
+        return count_kernels(kTwoTables, options);
+    };
+    CHECK(with([](CompileOptions& o) { o.deterministic = true; }) == 1);
+    CHECK(with([](CompileOptions& o) { o.dtype = DType::f32; }) == 1);
+    CHECK(with([](CompileOptions& o) { o.backward_kernel = BackwardKernel::split; }) == 1);
+    CHECK(with([](CompileOptions& o) { o.backward_kernel = BackwardKernel::generic; }) == 1);
+    CHECK(with([](CompileOptions& o) { o.backward_kernel = BackwardKernel::specialized; }) == 2);
+    CHECK(count_kernels("buffer t: f32[H, 61] grad\n"
+                        "score_mod = score * t[h, min(abs(q_idx - kv_idx), 60)]",
+                        options_of(64)) == 1);
+}
+
+TEST_CASE("a pass of several kernels finds statistics once and rounds gradients last") {
+    CompileOptions options = options_of(64);
+    options.gradient_type = GradientType::buffer;
+    const Program program = program_of(kTwoTables, options);
+    const auto plan = make_plan(program);
+    REQUIRE(plan);
+    const Variant& first = plan->backward.front();
+    PassPlan pass = pass_of(program, first, first.candidates.front());
+    REQUIRE(first.further.size() == 1);
+    append(pass, pass_of(program, first.further[0], first.further[0].candidates.front()));
+    std::vector<std::string_view> launched;
+    for (const Step& step : pass.steps) {
+        if (const auto* launch = std::get_if<Launch>(&step)) {
+            REQUIRE(launch->kernel < pass.kernels.size());
+            launched.push_back(launch->entry);
+            for (const Region& region : launch->reads)
+                CHECK(std::ranges::count(pass.workspace, region, &WorkspaceRegion::region) == 1);
+        }
+    }
+    const std::vector<std::string_view> expected = {
+        "flexc_backward_expand_sm90",  "flexc_backward_references", "flexc_backward_delta_sm90",
+        "flexc_backward_sm90",         "flexc_backward_convert_sm90", "flexc_backward_fold_sm90",
+        "flexc_backward_expand_sm90", "flexc_backward_sm90",       "flexc_backward_fold_sm90"};
+    CHECK(launched == expected);
+    CHECK(std::holds_alternative<RoundGradients>(pass.steps.back()));
+}
