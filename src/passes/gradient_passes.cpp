@@ -62,6 +62,10 @@ class Sharing {
     }
 
     std::vector<Mod> passes() {
+        // Programs for which lowering them again and again would take long, or whose kernels would
+        // be so many that the additions take no longer, are left as they are.
+        constexpr std::size_t kMostReads = 8, kMostNodes = 4096;
+        if (left_.size() > kMostReads || unsummed_.program.graph.size() > kMostNodes) return {};
         std::vector<Group> further;
         for (Group group = next(); !group.which.empty(); group = next()) {
             for (Indices* from : {&left_, &beside_, &first_})

@@ -68,7 +68,7 @@ constexpr bool kEvaluatesMaskBetween =
 // Registers of a thread: setmaxnreg moves them from the producer's warpgroup to the consumers,
 // within what the launch gave the block. A producer that only loads can spare most; one that copies
 // or adds dense biases, sums over a 2-D key index, tables or grids, computes values of rows, or is
-// persistent needs more of its own.
+// persistent needs more of its own. Without sums of dq, dk and dv, consumers can spare most.
 constexpr bool kSparesRegisters = mod::kQueryTile < 128 && mod::kHeadDim + mod::kHeadDimV <= 192;
 constexpr bool kModifiesLongTiles =
     mod::kQueryTile == 128 && mod::kHasScoreMod && !(kStagesRows && mod::ScoreDerivative::kIsOne);
@@ -81,7 +81,8 @@ constexpr bool kSumsElements = (mod::TableGradients::kCount > 0) ||
                                (mod::ShiftedGradients::kCount > 0) ||
                                mod::GridGradients::kPlaces > 0;
 constexpr int kProducerRegisters =
-    kNeedsRegisters && !kCopiesBiases && !kSumsElements                              ? 24
+    kAreAlone                                                                        ? 104
+    : kNeedsRegisters && !kCopiesBiases && !kSumsElements                              ? 24
     : kSaves.beside && (kAddsBiasGradients || (kStagesRows && kSparesRegisters))     ? 56
     : mod::TableGradients::kOfKinds >= 0 && mod::kQueryTile < 128 && !kSparesRegisters ? 56
     : !kSumsIndex2d && !(kSumsElements && (kSparesRegisters || kSharesKeys))         ? 40
