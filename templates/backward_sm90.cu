@@ -11,8 +11,8 @@
 // for dv and dk need it. Only dS goes through shared memory, for dq; warpgroups compute dq
 // alternately, or each a part of it, and a producer thread adds it to memory.
 //
-// A kernel for gradients of buffers alone, beside one that has computed dq, dk and dv, has the first
-// product of each line and dS, but not what these three take.
+// A kernel for gradients of buffers alone, behind one for dq, dk and dv, computes S, dP and dS
+// only.
 //
 // Gradients of captured buffers are summed by what the index of the read depends on: the head or
 // the key, in registers; the query, over a tile's keys; the distance q - kv, over diagonals of dS;
@@ -189,7 +189,8 @@ struct Consumer {
         DScoresRing::wait(shared, step);
         if constexpr (kShape.stores_d_scores())
             store_by_queries(shared.base + kLayout.d_scores +
-                                 stage % mod::kDScoresStages * kDScoresBytes + warpgroup * kQueryPanel,
+                                 stage % mod::kDScoresStages * kDScoresBytes +
+                                 warpgroup * kQueryPanel,
                              d_scores, warp, lane());
     }
 

@@ -55,7 +55,7 @@ struct BackwardShape {
     // Elements of gradients of tables, or by distance, have tiles of their own, which are summed
     // instead of dS.
     bool has_weighted_tile;
-    bool are_alone; // gradients of buffers: dq, dk and dv are those of another kernel
+    bool are_alone;  // gradients of buffers: dq, dk and dv are those of another kernel
     int query_sums;  // gradients by query that the block's warps put together
     bool has_block_mask, is_persistent;
     bool is_ragged; // queries and keys are ragged
@@ -215,8 +215,8 @@ FLEXC_SHARED constexpr BackwardLayout backward_layout(const BackwardShape& shape
     at.queries = at.values + value_panels * shape.key_panel();
     at.d_out = at.queries + kRingStages * key_panels * shape.query_panel();
     at.d_scores = at.d_out + kRingStages * value_panels * shape.query_panel();
-    at.weighted = at.d_scores + (shape.stores_d_scores() ? shape.d_scores_stages : 0) *
-                                    shape.d_scores_bytes();
+    at.weighted = at.d_scores +
+                  (shape.stores_d_scores() ? shape.d_scores_stages : 0) * shape.d_scores_bytes();
     at.p = at.weighted + (shape.has_weighted_tile ? kRingStages * shape.d_scores_bytes() : 0);
     at.query_gradient =
         at.p + (shape.shares_keys() ? shape.d_scores_stages * shape.d_scores_bytes() : 0);

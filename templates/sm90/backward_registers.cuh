@@ -81,13 +81,13 @@ constexpr bool kSumsElements = (mod::TableGradients::kCount > 0) ||
                                (mod::ShiftedGradients::kCount > 0) ||
                                mod::GridGradients::kPlaces > 0;
 constexpr int kProducerRegisters =
-    kAreAlone                                                                        ? 104
+    kAreAlone                                                                          ? 104
     : kNeedsRegisters && !kCopiesBiases && !kSumsElements                              ? 24
-    : kSaves.beside && (kAddsBiasGradients || (kStagesRows && kSparesRegisters))     ? 56
+    : kSaves.beside && (kAddsBiasGradients || (kStagesRows && kSparesRegisters))       ? 56
     : mod::TableGradients::kOfKinds >= 0 && mod::kQueryTile < 128 && !kSparesRegisters ? 56
-    : !kSumsIndex2d && !(kSumsElements && (kSparesRegisters || kSharesKeys))         ? 40
-    : kSparesRegisters                                                               ? 72
-                                                                                     : 56;
+    : !kSumsIndex2d && !(kSumsElements && (kSparesRegisters || kSharesKeys))           ? 40
+    : kSparesRegisters                                                                 ? 72
+                                                                                       : 56;
 constexpr int kConsumerRegisters = (504 - kProducerRegisters) / 16 * 8;
 
 // Returns the thread's lane: the one that it kept, or the lane read again.

@@ -87,11 +87,12 @@ TEST_CASE("gradients that several kernels share are what float64 gives" * doctes
 TEST_CASE("two tables by distance, of which one multiplies the score" * doctest::skip()) {
     for (const int head_dim : {64, 128, 192})
         for (const char* mask : {"", "\nmask_mod = q_idx >= kv_idx"}) {
-            Case one = {.text = std::string("buffer s: f32[H, 61] grad\nbuffer t: bf16[H, 61] grad\n"
-                                            "sink = t[h, 3]\n"
-                                            "score_mod = score * s[h, min(abs(q_idx - kv_idx), 60)]"
-                                            " + t[h, clamp(q_idx - kv_idx, -30, 30) + 30]") +
-                                mask,
+            Case one = {.text =
+                            std::string("buffer s: f32[H, 61] grad\nbuffer t: bf16[H, 61] grad\n"
+                                        "sink = t[h, 3]\n"
+                                        "score_mod = score * s[h, min(abs(q_idx - kv_idx), 60)]"
+                                        " + t[h, clamp(q_idx - kv_idx, -30, 30) + 30]") +
+                            mask,
                         .dtype = DType::bf16,
                         .batch = 2,
                         .heads = 4,

@@ -21,8 +21,7 @@ constexpr const char* kTwoTables =
     "score_mod = score * s[h, min(abs(q_idx - kv_idx), 60)] + t[h, min(abs(q_idx - kv_idx), 60)]";
 
 CompileOptions options_of(int head_dim) {
-    return {
-        .dtype = DType::bf16, .head_dim = head_dim, .head_dim_v = head_dim, .backward = true};
+    return {.dtype = DType::bf16, .head_dim = head_dim, .head_dim_v = head_dim, .backward = true};
 }
 
 Program program_of(const std::string& text, const CompileOptions& options) {
@@ -92,9 +91,9 @@ TEST_CASE("a pass of several kernels finds statistics once and rounds gradients 
         }
     }
     const std::vector<std::string_view> expected = {
-        "flexc_backward_expand_sm90",  "flexc_backward_references", "flexc_backward_delta_sm90",
-        "flexc_backward_sm90",         "flexc_backward_convert_sm90", "flexc_backward_fold_sm90",
-        "flexc_backward_expand_sm90", "flexc_backward_sm90",       "flexc_backward_fold_sm90"};
+        "flexc_backward_expand_sm90", "flexc_backward_references",   "flexc_backward_delta_sm90",
+        "flexc_backward_sm90",        "flexc_backward_convert_sm90", "flexc_backward_fold_sm90",
+        "flexc_backward_expand_sm90", "flexc_backward_sm90",         "flexc_backward_fold_sm90"};
     CHECK(launched == expected);
     CHECK(std::holds_alternative<RoundGradients>(pass.steps.back()));
 }

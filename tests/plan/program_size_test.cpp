@@ -204,12 +204,13 @@ TEST_CASE("derivatives that elements compute from positions at length are folded
 }
 
 TEST_CASE("what is added to elements is computed in parts where much is read") {
+    // Of a backward those for any tensors, which one kernel of each program computes.
     const auto candidates_of = [](const std::string& text, bool backward, int head_dim = 128) {
         const auto program = hopper_program(test::program_of(text), head_dim);
         REQUIRE(program);
         const auto plan = make_plan(*program);
         REQUIRE(plan);
-        return (backward ? plan->backward : plan->forward).front().candidates;
+        return (backward ? plan->backward.back() : plan->forward.front()).candidates;
     };
     const auto text_of = [](const char* mod) {
         return std::string(front::find_library_mod(mod)->text);
@@ -337,7 +338,8 @@ TEST_CASE("what memory adds up for each element is left to the generic kernel wh
     CHECK(first("buffer t: f32[9] grad\nbuffer i: i32[Q_LEN, KV_LEN]\n"
                 "score_mod = score + t[i[q_idx, kv_idx]]\n")
               .family == "sm90");
-    const KernelConfig many = first("buffer t: f32[4, 9] grad\nbuffer i: i32[Q_LEN, KV_LEN]\n"
+    // Tables with as many entries as there are keys are summed by no warps.
+    const KernelConfig many = first("buffer t: f32[4, KV_LEN] grad\nbuffer i: i32[Q_LEN, KV_LEN]\n"
                                     "score_mod = score * (t[0, i[q_idx, kv_idx]] + "
                                     "t[1, i[q_idx, kv_idx]] + t[2, i[q_idx, kv_idx]])\n");
     CHECK(many.family == "sm80");

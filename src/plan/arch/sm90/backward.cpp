@@ -426,10 +426,10 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
     if (request.gradients.are_alone)
         config.reason += "gradients of buffers alone";
     else
-        config.reason += formatted("dk and dv of a tile of keys, dq by {}",
-                                   shares || tile.sums.adds_bias_gradients
-                                       ? "additions from registers"
-                                       : "TMA reductions");
+        config.reason +=
+            formatted("dk and dv of a tile of keys, dq by {}",
+                      shares || tile.sums.adds_bias_gradients ? "additions from registers"
+                                                              : "TMA reductions");
     if (tile.sums.adds_bias_gradients) config.reason += ", tiles of a dense bias's gradient";
     if (request.deterministic) config.reason += ", in the order of keys";
     if (request.gradients.by_shift) config.reason += ", gradients of shifted reads by tiles";
