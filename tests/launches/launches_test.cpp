@@ -72,6 +72,9 @@ const std::vector<Program> kPrograms = {
     {"kinds_of_pairs", "buffer t: f32[H, 64] grad\nbuffer d: i32[B, Q_LEN, KV_LEN]\n"
                        "score + t[h, d[b, q_idx, kv_idx]]"},
     {"softcap", "20 * tanh(score / 20)"},
+    {"shared_gradients",
+     "buffer s: f32[H, 64] grad\nbuffer t: bf16[H, 64] grad\n"
+     "score * s[h, min(abs(q_idx - kv_idx), 63)] + t[h, min(abs(q_idx - kv_idx), 63)]"},
     {"sinks", "buffer sinks: f32[H] grad\nsink = sinks[h] + q_idx * 0.5\nscore", "q_idx >= kv_idx"},
 };
 
