@@ -46,11 +46,12 @@ inline Result<api::CompiledKernel> compile_kind(const plan::Program& program, pl
     for (const std::vector<plan::Variant>* variants : {&plan->forward, &plan->backward})
         for (const plan::Variant& variant : *variants) {
             const plan::PassPlan pass = plan::pass_of(program, variant, variant.candidates.front());
+            const plan::Program& own = plan::program_of(variant, program);
             if (pass.main_kernel().kind == kind)
-                return api::compile_kernel(program, variant.candidates, &variant, store);
+                return api::compile_kernel(own, variant.candidates, &variant, store);
             for (const plan::KernelConfig& config : pass.kernels)
                 if (config.kind == kind)
-                    return api::compile_kernel(program, std::span(&config, 1), nullptr, store);
+                    return api::compile_kernel(own, std::span(&config, 1), nullptr, store);
         }
     return Error{ErrorCode::internal, "no variant has a kernel of this kind"};
 }
