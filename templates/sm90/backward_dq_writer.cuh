@@ -1,6 +1,7 @@
 // How a tile's dq gets from the warpgroups that compute it to its accumulator.
 #pragma once
 
+#include "common/dependence.cuh"
 #include "common/select.h"
 #include "sm90/backward_ordered_dq.cuh"
 #include "sm90/backward_pieces.cuh"
@@ -45,11 +46,14 @@ struct DqFromRegisters {
     static __device__ void serve(const KernelArguments&, const mod::Arguments&,
                                  const BackwardTensorMaps&, Shared, const KeyTile&) {}
 };
-// In a kernel for gradients of buffers alone.
+// In a kernel for gradients of buffers alone. The thread waits also where the block has no queries,
+// so that the kernel ends after those ahead of it.
 struct NoDq {
-    static constexpr bool kHasThread = false;
+    static constexpr bool kHasThread = true;
     static __device__ void serve(const KernelArguments&, const mod::Arguments&,
-                                 const BackwardTensorMaps&, Shared, const KeyTile&) {}
+                                 const BackwardTensorMaps&, Shared, const KeyTile&) {
+        wait_for_kernel_ahead();
+    }
 };
 using DqWriter = Select<kAreAlone, NoDq,
                         Select<kAddsBiasGradients, DqFromRegisters,
