@@ -285,6 +285,34 @@ TEST_CASE("gradients of published biases are summed before they are added to mem
     }
 }
 
+const Published& published(std::string_view name) {
+    return *std::ranges::find(kPublished, name, &Published::name);
+}
+
+TEST_CASE("which kernel sums which gradient of two published biases") {
+    struct Pair {
+        const char *first, *second, *sums;
+    };
+    for (const auto& [first, second, sums] :
+         {Pair{"T5, decoder", "a factor for each distance", "distance | weighted distance"},
+          {"a factor for each distance", "T5, decoder", "weighted distance | weighted distance"},
+          {"T5, decoder", "Shaw, clamped", "distance | shifted"},
+          {"Shaw, clamped", "TiSASRec", "shifted | table"},
+          {"distances of position ids", "a factor for each distance", "table | weighted distance"},
+          {"kinds that multiply", "distances of one document",
+           "weighted table | weighted distance"},
+          {"factors of keys and queries", "Shaw, clamped", "key, query | shifted"},
+          // Each element of a pair bias has an address of its own.
+          {"AlphaFold's pair bias", "kinds that multiply", "element, weighted table"},
+          {"T5, decoder", "TiSASRec", "table, table"},
+          {"ALiBi, slopes learned", "Swin", "head, distance"}}) {
+        CAPTURE(std::string(first));
+        CAPTURE(std::string(second));
+        CHECK(sums_of_kernels(lowered(composed(published(first), published(second)))) ==
+              std::string(sums));
+    }
+}
+
 TEST_CASE("gradients of two published biases are summed by kernels that share them") {
     for (const Published& first : kPublished)
         for (const Published& second : kPublished) {
