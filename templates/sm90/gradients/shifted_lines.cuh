@@ -58,10 +58,10 @@ template <int kGradient> class ShiftedLines {
 };
 
 // Returns whether elements that share their place with no other are stored, since their places hold
-// nothing before. They may if another kernel has added to the gradient.
+// nothing before. Behind a kernel that may have added to the gradient, they may.
 template <int kGradient>
 __device__ inline bool stores_shifted(const AttentionArguments& attention) {
-    return mod::ShiftedGradient<kGradient>::kIsApart && !kAreAlone &&
+    return mod::ShiftedGradient<kGradient>::kIsApart && !mod::ReadGradients::kAreAlone &&
            (attention.dk_flags & kOutputAccumulate) == 0;
 }
 
