@@ -90,6 +90,7 @@ class Emitter {
             text_ += emit_read_gradients(layout_, config_, gradients(), adds_elements()) +
                      emit_table_gradients(layout_, config_, gradients()) +
                      emit_shifted_gradients(layout_, gradients(), config_.sums);
+        text_ += emit_term_sums(layout_, config_, terms());
         if (is_delta()) text_ += emit_row_gradients(layout_, gradients());
         text_ += emit_sink(mod_, config_, std::min(precision(), passes::Precision::fast));
         text_ += "} // namespace mod\n";
@@ -120,11 +121,13 @@ class Emitter {
     bool has_elements() const { return has_program() && config_.kind != plan::KernelKind::delta; }
     bool is_plan() const { return config_.kind == plan::KernelKind::block_mask; }
     bool adds_elements() const {
-        return std::ranges::any_of(gradients(), [&](const passes::ReadGradient& gradient) {
-            return !is_of_d_scores(mod_, config_, gradient);
-        });
+        return !terms().empty() ||
+               std::ranges::any_of(gradients(), [&](const passes::ReadGradient& gradient) {
+                   return !is_of_d_scores(mod_, config_, gradient);
+               });
     }
     std::vector<passes::ReadGradient> gradients() const { return gradients_of(mod_, config_); }
+    std::vector<passes::ReadGradient> terms() const { return terms_of_kernel(mod_, config_); }
     // Whether the gradient is of sums over diagonals that need nothing of elements but dS.
     bool sums_diagonals(const passes::ReadGradient& gradient) const {
         const bool is_fold = config_.kind == plan::KernelKind::fold;
@@ -211,6 +214,8 @@ class Emitter {
                     term_gradient_roots(mod_, terms_by_distance(mod_));
                 result.insert(result.end(), of_terms.begin(), of_terms.end());
             }
+            const std::vector<NodeId> of_sums = term_sum_roots(mod_, terms());
+            result.insert(result.end(), of_sums.begin(), of_sums.end());
             if (config_.sums.sums_grids)
                 for (const auto& [condition, value] : passes::grid_conditions(mod_))
                     result.push_back(condition);
@@ -476,7 +481,10 @@ class Emitter {
         std::vector<NodeId> roots = {mod_.score, mod_.d_score};
         for (const passes::ReadGradient& gradient : gradients())
             if (has_partial(gradient)) roots.push_back(gradient.partial);
-        const std::vector<NodeId> shared = carried(layout_, gradients());
+        const std::vector<NodeId> shared =
+            has_backward_policies(config_)
+                ? carried(layout_, terms(), &passes::ReadGradient::element_factor)
+                : carried(layout_, gradients());
         if (!shared.empty()) text_ += formatted("    float carried[{}];\n", shared.size());
         text_ += "};\n";
         roots.insert(roots.end(), shared.begin(), shared.end());

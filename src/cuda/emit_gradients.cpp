@@ -1,6 +1,7 @@
 #include "cuda/emit_gradients.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 
 #include "cuda/arch/family_text.h"
@@ -9,6 +10,7 @@
 #include "passes/distance_value.h"
 #include "passes/gradient_sum.h"
 #include "passes/grid_gradient.h"
+#include "passes/term_gradient.h"
 #include "support/text.h"
 
 namespace flexc::cuda {
@@ -110,6 +112,134 @@ std::vector<NodeId> staged_columns(const passes::Mod& mod, const plan::KernelCon
                                          : std::vector<NodeId>{};
 }
 
+// The text of one sum's terms, for TermSums: templates/policies/term_sums.cuh has the members.
+class TermsText {
+  public:
+    // given: what elements carry.
+    TermsText(const Layout& layout, NodeId counter,
+              const std::vector<passes::ReadGradient>& gradients, const std::vector<NodeId>& given)
+        : layout_(layout), counter_(counter), gradients_(gradients), given_(given) {}
+
+    std::string text(std::string_view name, int first_word) const {
+        const ir::Node& range = layout_.node(counter_);
+        const CType type = layout_.type(counter_);
+        const std::string of_term =
+            formatted("{} {}", spelling(type), value_name(layout_.mod().program, counter_));
+        const auto end = [&](NodeId id) {
+            Body body(layout_, Place::element, "at.");
+            body.compute({id});
+            body.line("return " + unbracketed(body.text_as(id, type)) + ";");
+            return body;
+        };
+        std::string places, finite;
+        for (std::size_t i = 0; i < gradients_.size(); ++i) {
+            places += formatted("read == {} ? TermPlace::{} : ", i, place(gradients_[i].read));
+            if (layout_.mod().ranges.finite[gradients_[i].element_factor])
+                finite += formatted("read == {} || ", i);
+        }
+        return formatted("struct {} {{\n"
+                         "    static constexpr int kReads = {}, kCount = {}, kFirstWord = {};\n"
+                         "    using Counter = {};\n"
+                         "    struct Parts {{\n        float of[kReads];\n    }};\n"
+                         "    static constexpr __device__ TermPlace place(int read) {{\n"
+                         "        return {}TermPlace::element;\n    }}\n"
+                         "    static constexpr __device__ bool is_finite(int read) {{\n"
+                         "        return {}false;\n    }}\n",
+                         name, gradients_.size(), passes::count_terms(layout_.mod(), counter_),
+                         first_word, spelling(type), places, finite) +
+               member_function("Counter first(const At& at)", end(range.operands[0])) +
+               member_function("Counter end(const At& at)", end(range.operands[1])) +
+               member_function(
+                   formatted("Parts parts(const At& at, const float* carried, {})", of_term),
+                   parts()) +
+               member_function(formatted("float factor(const At& at, int read, {})", of_term),
+                               factors()) +
+               member_function(formatted("{}* address(const At& at, int read, {})",
+                                         layout_.mod().deterministic ? "exact::Sum" : "float",
+                                         of_term),
+                               addresses()) +
+               "};\n\n";
+    }
+
+  private:
+    std::string_view place(NodeId read) const {
+        switch (passes::place_of_term(layout_.mod(), read)) {
+        case Place::launch:
+        case Place::head: return "head";
+        case Place::row: return "query";
+        case Place::column: return "key";
+        case Place::element: break;
+        }
+        return "element";
+    }
+    // Returns a body with what enters the roots of a term, and then fill()s it with the term.
+    Body term(const std::vector<NodeId>& roots, const std::function<void(Body&)>& fill) const {
+        Body body(layout_, Place::element, "at.");
+        for (std::size_t i = 0; i < given_.size(); ++i)
+            if (layout_.node(given_[i]).op == ir::Op::score)
+                body.line(formatted("const float score = carried[{}];", i));
+            else
+                body.provide(given_[i], formatted("carried[{}]", i));
+        body.compute(entering(layout_, roots));
+        body.term(counter_, [&](Body& inside) {
+            inside.compute(roots);
+            fill(inside);
+        });
+        return body;
+    }
+    Body parts() const {
+        std::vector<NodeId> roots;
+        for (const passes::ReadGradient& gradient : gradients_)
+            roots.push_back(gradient.element_factor);
+        return term(roots, [&](Body& inside) {
+            std::string all;
+            for (const NodeId root : roots)
+                all += (all.empty() ? "" : ", ") + unbracketed(inside.text(root));
+            inside.line("return {{" + all + "}};");
+        });
+    }
+    Body factors() const {
+        Body body(layout_, Place::element, "at.");
+        for (std::size_t i = 0; i < gradients_.size(); ++i) {
+            const NodeId factor = gradients_[i].head_factor;
+            add_case(body, i, {factor},
+                     [&](Body& inside) { return unbracketed(inside.text(factor)); });
+        }
+        body.line("return 1;");
+        return body;
+    }
+    Body addresses() const {
+        Body body(layout_, Place::element, "at.");
+        for (std::size_t i = 0; i < gradients_.size(); ++i) {
+            const NodeId read = gradients_[i].read;
+            add_case(body, i, layout_.node(read).operands, [&](Body& inside) {
+                return element_address(inside, read,
+                                       {Kind::gradient_data, layout_.node(read).symbol},
+                                       Kind::gradient_stride);
+            });
+        }
+        body.line("return nullptr;");
+        return body;
+    }
+    void add_case(Body& body, std::size_t index, const std::vector<NodeId>& roots,
+                  const std::function<std::string(Body&)>& value) const {
+        body.line(formatted("if (read == {}) {{", index));
+        Body own(layout_, Place::element, "at.");
+        own.compute(entering(layout_, roots));
+        own.term(counter_, [&](Body& inside) {
+            inside.compute(roots);
+            inside.line("return " + value(inside) + ";");
+        });
+        body.lines_of(own);
+        body.line("}");
+    }
+
+    const Layout& layout_;
+    const NodeId counter_;
+    const std::vector<passes::ReadGradient>& gradients_;
+    const std::vector<NodeId>& given_;
+};
+
 } // namespace
 
 std::string element_address(const Body& body, NodeId read, passes::ArgumentSlot base, Kind stride) {
@@ -132,7 +262,8 @@ std::vector<passes::ReadGradient> gradients_of(const passes::Mod& mod,
         case plan::KernelKind::backward_fused:
         case plan::KernelKind::expand:
         case plan::KernelKind::fold:
-            return !by_rows || (sum != row && !passes::is_of_terms_by_distance(mod, gradient));
+            return !by_rows || (sum != row && sum != passes::GradientSum::terms &&
+                                !passes::is_of_terms_by_distance(mod, gradient));
         default: return false;
         }
     };
@@ -183,6 +314,50 @@ std::string emit_term_gradients(const Layout& layout,
     policy.member("    template <typename Add>\n");
     policy.function("void visit(const At& at, Add add)", each);
     return policy.text();
+}
+
+std::vector<passes::ReadGradient> terms_of_kernel(const passes::Mod& mod,
+                                                  const plan::KernelConfig& config) {
+    if (!has_backward_policies(config) || config.kind != plan::KernelKind::backward_fused)
+        return {};
+    return passes::terms_by_tile(mod);
+}
+
+std::vector<NodeId> term_sum_roots(const passes::Mod& mod,
+                                   const std::vector<passes::ReadGradient>& terms) {
+    std::vector<NodeId> roots;
+    for (const passes::ReadGradient& gradient : terms) {
+        roots.push_back(gradient.head_factor);
+        roots.push_back(gradient.element_factor);
+        const auto& indices = mod.program.graph[gradient.read].operands;
+        roots.insert(roots.end(), indices.begin(), indices.end());
+    }
+    return roots;
+}
+
+std::string emit_term_sums(const Layout& layout, const plan::KernelConfig& config,
+                           const std::vector<passes::ReadGradient>& terms) {
+    if (terms.empty()) return "";
+    const std::vector<NodeId> given =
+        carried(layout, terms, &passes::ReadGradient::element_factor);
+    std::string text, visits;
+    int sums = 0, words = 0;
+    for (const auto& [counter, of_counter] : by_counter(layout, terms)) {
+        const bool keeps = config.storage.term_words > 0;
+        const TermsText of_sum{layout, counter, of_counter, given};
+        const std::string name = formatted("Terms{}", sums++);
+        text += of_sum.text(name, keeps ? words : 0);
+        visits += formatted("        visit_terms({}{{}});\n", name);
+        words += passes::term_words(layout.mod(), counter);
+    }
+    Policy policy("TermSums");
+    policy.constant("kExist", true);
+    policy.constant("kCarried", static_cast<int>(given.size()));
+    policy.constant("kWords", config.storage.term_words);
+    policy.member("    template <typename Visit> static __device__ void visit(Visit visit_terms) "
+                  "{\n" +
+                  visits + "    }\n");
+    return text + policy.text();
 }
 
 std::vector<NodeId> row_gradient_roots(const passes::Mod& mod,
@@ -251,15 +426,16 @@ std::string emit_read_gradients(const Layout& layout, const plan::KernelConfig& 
 }
 
 std::vector<NodeId> carried(const Layout& layout,
-                            const std::vector<passes::ReadGradient>& gradients) {
-    std::vector<NodeId> partials;
+                            const std::vector<passes::ReadGradient>& gradients,
+                            NodeId passes::ReadGradient::*part) {
+    std::vector<NodeId> parts;
     for (const passes::ReadGradient& gradient : gradients)
-        if (is_of_term(layout, gradient)) partials.push_back(gradient.partial);
+        if (is_of_term(layout, gradient)) parts.push_back(gradient.*part);
     std::vector<NodeId> result;
     bool uses_score = std::ranges::any_of(gradients, [&](const passes::ReadGradient& gradient) {
         return layout.mod().dependence[gradient.read].has(analysis::Dependence::score);
     });
-    for (const NodeId id : entering(layout, partials)) {
+    for (const NodeId id : entering(layout, parts)) {
         const ir::Node& node = layout.node(id);
         const bool is_score = node.op == ir::Op::score;
         if (node.type == ir::Type::real && !is_score && !layout.is_free(id) &&

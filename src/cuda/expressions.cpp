@@ -295,23 +295,35 @@ std::string Body::of_request(Op leaf) const {
 void Body::loop(NodeId counter, const std::function<void(Body&)>& fill) {
     const ir::Node& range = layout_->node(counter);
     const CType type = layout_->type(counter);
-    const std::string name = value_name(layout_->mod().program, counter);
-    Body inside = *this;
-    inside.text_.clear();
-    inside.counter_ = counter;
-    inside.values_[counter] = name;
-    fill(inside);
-    instructions_ = inside.instructions_;
     line("#pragma unroll 1");
-    line(formatted("for ({0} {1} = {2}; {1} < {3}; ++{1}) {{", spelling(type), name,
+    line(formatted("for ({0} {1} = {2}; {1} < {3}; ++{1}) {{", spelling(type),
+                   value_name(layout_->mod().program, counter),
                    unbracketed(text_as(range.operands[0], type)),
                    text_as(range.operands[1], type)));
-    for (std::string_view rest = inside.text_; !rest.empty();) {
+    Body inside = *this;
+    inside.text_.clear();
+    inside.term(counter, fill);
+    instructions_ = inside.instructions_;
+    lines_of(inside);
+    line("}");
+}
+
+void Body::lines_of(const Body& inner) {
+    for (std::string_view rest = inner.text_; !rest.empty();) {
         const std::size_t end = rest.find('\n') + 1;
         line(std::string(rest.substr(0, end - 1)));
         rest.remove_prefix(end);
     }
-    line("}");
+}
+
+void Body::term(NodeId counter, const std::function<void(Body&)>& fill) {
+    Body inside = *this;
+    inside.text_.clear();
+    inside.counter_ = counter;
+    inside.values_[counter] = value_name(layout_->mod().program, counter);
+    fill(inside);
+    instructions_ = inside.instructions_;
+    text_ += inside.text_;
 }
 
 std::string Body::sum(NodeId id) {

@@ -131,6 +131,8 @@ class Body {
     // Writes a loop over a counter. The values that its nodes need must have been computed; `fill`
     // adds statements to the body of the loop.
     void loop(ir::NodeId counter, const std::function<void(Body&)>& fill);
+    // Writes the body of such a loop alone, for a value of the counter that exists under its name.
+    void term(ir::NodeId counter, const std::function<void(Body&)>& fill);
     std::string text(ir::NodeId id) const;
     std::string text_as(ir::NodeId id, CType type) const;
 
@@ -147,6 +149,7 @@ class Body {
 
     std::string argument(passes::ArgumentSlot slot) const;
     void line(const std::string& statement) { text_ += "    " + statement + "\n"; }
+    void lines_of(const Body& inner); // as statements of a block in this one
     const std::string& statements() const { return text_; }
     // Estimated number of instructions of what compute() declared.
     int instructions() const { return instructions_; }

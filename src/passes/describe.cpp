@@ -13,6 +13,7 @@
 #include "passes/shifted_read.h"
 #include "passes/staged_table.h"
 #include "passes/table_gradient.h"
+#include "passes/term_gradient.h"
 #include "support/text.h"
 
 namespace flexc::passes {
@@ -127,15 +128,32 @@ std::string describe_short_sum(const Mod& mod, const ReadGradient& gradient) {
     return std::string(description(gradient, gradient_sum(mod, gradient, {.sums_batches = true})));
 }
 
+// Describes how terms are summed for one after another, by the place of their read; empty if one by
+// one.
+std::string_view over_tiles_of_terms(Place place) {
+    switch (place) {
+    case Place::launch:
+    case Place::head: return "over a tile for each term, once for a head and term";
+    case Place::row: return "over a tile's keys for each term, once for a query and term";
+    case Place::column: return "over a tile's queries for each term, once for a key and term";
+    case Place::element: break;
+    }
+    return "";
+}
+
 // Describes how the gradient of what a sum's terms read is summed.
 std::string describe_sum_of_terms(const Mod& whole, NodeId read) {
     const Summing by = summing(whole, read);
-    if (!is_of_terms_by_distance(by.mod, *gradient_of(by.mod.gradients, read)))
-        return "in a loop over the terms, one by one";
-    return formatted(
-        "in a warp-specialized fused backward over a tile's diagonals, once for all terms, and "
-        "then once for a distance and term{}; in others in a loop over the terms, one by one",
-        by.kernel);
+    const ReadGradient& gradient = *gradient_of(by.mod.gradients, read);
+    std::string_view how;
+    if (is_of_terms_by_distance(by.mod, gradient))
+        how = "over a tile's diagonals, once for all terms, and then once for a distance and term";
+    else if (gradient_sum(by.mod, gradient) == GradientSum::terms)
+        how = over_tiles_of_terms(place_of_term(by.mod, read));
+    if (how.empty()) return "in a loop over the terms, one by one";
+    return formatted("in a warp-specialized fused backward {}{}; in others in a loop over the "
+                     "terms, one by one",
+                     how, by.kernel);
 }
 
 // Describes how the gradient of what elements read is summed.

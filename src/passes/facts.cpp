@@ -2,6 +2,7 @@
 
 #include "analysis/distance.h"
 #include "passes/hoist.h"
+#include "passes/roots.h"
 
 namespace flexc::passes {
 
@@ -15,6 +16,12 @@ void find_facts(Mod& mod) {
     mod.ranges = analysis::ranges(mod.program);
     mod.place = hoist(mod.dependence, mod.counters);
     find_captured_reads(mod);
+}
+
+void find_facts_since(Mod& mod, std::size_t known) {
+    if (mod.program.graph.size() == known) return;
+    mod.order = ir::reachable(mod.program.graph, root_nodes(mod));
+    find_facts(mod);
 }
 
 } // namespace flexc::passes

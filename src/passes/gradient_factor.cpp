@@ -8,7 +8,6 @@
 #include "passes/dense_bias.h"
 #include "passes/facts.h"
 #include "passes/gradient_sum.h"
-#include "passes/roots.h"
 #include "passes/simplify.h"
 
 namespace flexc::passes {
@@ -131,13 +130,6 @@ bool is_of_elements(const Mod& mod, const ReadGradient& gradient) {
 
 bool is_of_term(const Mod& mod, const ReadGradient& gradient) {
     return mod.counters[gradient.read] != kNoNode;
-}
-
-// Finds the facts again if the graph has got nodes since it had this many.
-void find_facts_since(Mod& mod, std::size_t known) {
-    if (mod.program.graph.size() == known) return;
-    mod.order = ir::reachable(mod.program.graph, root_nodes(mod));
-    find_facts(mod);
 }
 
 // Fills the factors of the gradients of sums' terms: of all or of none, because elements that add

@@ -12,6 +12,7 @@
 #include "passes/row_gradient.h"
 #include "passes/shifted_read.h"
 #include "passes/table_gradient.h"
+#include "passes/term_gradient.h"
 
 namespace flexc::passes {
 
@@ -22,6 +23,7 @@ using Indices = std::vector<std::size_t>; // of Mod::gradients, before any is su
 void find_sums(Mod& mod, const SumOptions& options) {
     find_row_gradients(mod, options.rows_are_whole);
     find_sum_factors(mod, options.divides_by_derivative);
+    find_term_gradients(mod);
     find_table_gradients(mod);
     find_shifted_gradients(mod);
     find_grid_gradients(mod);

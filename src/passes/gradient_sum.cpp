@@ -96,6 +96,7 @@ bool is_gradient_of_score(const Mod& mod, const ReadGradient& gradient) {
 }
 
 GradientSum gradient_sum(const Mod& mod, const ReadGradient& gradient, TileSums tile) {
+    if (gradient.element_factor != ir::kNoNode) return GradientSum::terms;
     if (tile.sums_batches && is_of_batch(mod, gradient)) return GradientSum::batch;
     if (tile.sums_few_entries && gradient.is_of_few_entries) return GradientSum::table;
     if (tile.sums_grids && gradient.is_of_grid) return GradientSum::distance;
@@ -132,7 +133,7 @@ bool is_of_terms_by_distance(const Mod& mod, const ReadGradient& gradient) {
 bool adds_terms_by_element(const Mod& mod) {
     return std::ranges::any_of(mod.gradients, [&](const ReadGradient& gradient) {
         return mod.counters[gradient.read] != ir::kNoNode &&
-               !is_of_terms_by_distance(mod, gradient);
+               gradient.element_factor == ir::kNoNode && !is_of_terms_by_distance(mod, gradient);
     });
 }
 
@@ -149,6 +150,7 @@ bool is_of_d_scores(GradientSum sum) {
     case GradientSum::query:
     case GradientSum::key:
     case GradientSum::dense_bias:
+    case GradientSum::terms:
     case GradientSum::row:
     case GradientSum::element: break;
     }
@@ -312,6 +314,7 @@ std::string_view name(GradientSum sum) {
     case GradientSum::bias_beside: return "bias_beside";
     case GradientSum::table: return "table";
     case GradientSum::shifted: return "shifted";
+    case GradientSum::terms: return "terms";
     case GradientSum::row: return "row";
     case GradientSum::element: return "element";
     }
@@ -345,6 +348,7 @@ std::string_view description(const ReadGradient& gradient, GradientSum sum) {
         return "in memory, a tile at a time, line by line, and over the part of a line that is "
                "beyond "
                "a clamp";
+    case GradientSum::terms: return "over a tile, once for a term";
     case GradientSum::row: return "for a whole row, from the gradient of its lse";
     case GradientSum::element: return "in memory, element by element";
     }

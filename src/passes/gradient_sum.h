@@ -26,6 +26,7 @@ enum class GradientSum : std::uint8_t {
     bias_beside, // the same, from the tile of dS, by the warps that sum tables
     table,       // sums of a number of q and one of kv: a tile meets few entries of a table
     shifted,     // affine in q and kv, along lines of a tile that are side by side in memory
+    terms,   // of a sum's terms, one after another: over a tile, by what their index depends on
     row,    // of q, or b and h alone, by passes/row_gradient.h, in a kernel that passes over rows
     element // anything else
 };
@@ -48,7 +49,8 @@ bool is_gradient_of_score(const Mod& mod, const ReadGradient& gradient);
 // Whether it is the gradient of a sum's terms, of which each is a multiple of the same sums over
 // diagonals.
 bool is_of_terms_by_distance(const Mod& mod, const ReadGradient& gradient);
-// Whether elements add some gradient of the terms of a sum in memory, one by one.
+// Whether elements add some gradient of the terms of a sum in memory, one by one, before anything
+// is summed over tiles.
 bool adds_terms_by_element(const Mod& mod);
 // Whether it adds up gradients of scores themselves, multiplied by a function of the place at most.
 bool is_of_d_scores(GradientSum sum);

@@ -17,6 +17,8 @@ std::vector<NodeId*> roots_of(Mod& mod) {
             roots.push_back(&gradient.read);
             roots.push_back(&gradient.partial);
             roots.push_back(&gradient.sum_factor);
+            roots.push_back(&gradient.head_factor);
+            roots.push_back(&gradient.element_factor);
         }
     for (NodeId& bound : mod.band.low)
         roots.push_back(&bound);
@@ -48,6 +50,8 @@ std::vector<ir::NamedRoot> named_roots(const Mod& mod) {
         add("read_" + std::to_string(i), mod.gradients[i].read);
         add("d_read_" + std::to_string(i), mod.gradients[i].partial);
         add("sum_factor_" + std::to_string(i), mod.gradients[i].sum_factor);
+        add("head_factor_" + std::to_string(i), mod.gradients[i].head_factor);
+        add("element_factor_" + std::to_string(i), mod.gradients[i].element_factor);
     }
     for (std::size_t i = 0; i < mod.sink_gradients.size(); ++i) {
         add("sink_read_" + std::to_string(i), mod.sink_gradients[i].read);

@@ -76,6 +76,7 @@ struct BackwardStorage {
     // table.
     int table_words = 0;
     int kind_words = 0; // beside table_words, for products that sum one of several tables
+    int term_words = 0; // for sums of the terms of sums: for each warp that computes elements
 };
 
 // When a compiled kernel gives way to a later candidate, in bytes that it spills.

@@ -167,6 +167,8 @@ struct BufferGradients {
     bool sums_kinds_beside = false;  // of several tables, products may sum one
     bool adds_biases_beside = false; // some by bias_beside
     int by_query = 0;                // number of such
+    bool by_terms = false;
+    int term_words = 0;              // passes::term_words()
     int grid_places = 0;             // number of Mod::digit_places if grids may be summed, else 0
     int few_entries = 0;             // passes::count_few_entries()
     bool adds_many_entries = false;  // some differs within a head and is not one of these

@@ -8,6 +8,7 @@
 #include "passes/gradient_sum.h"
 #include "passes/shared_value.h"
 #include "passes/table_gradient.h"
+#include "passes/term_gradient.h"
 #include "plan/work.h"
 #include "support/key_layout.h"
 
@@ -208,6 +209,8 @@ BufferGradients buffer_gradients(const passes::Mod& mod) {
     gradients.by_shift = passes::sums_shifts(mod);
     gradients.by_batch = passes::sums_by(mod, GradientSum::batch, {.sums_batches = true});
     gradients.by_query = passes::count_sums_by(mod, GradientSum::query);
+    gradients.by_terms = passes::sums_by(mod, GradientSum::terms);
+    gradients.term_words = passes::term_words(mod);
     if (passes::sums_grids(mod)) gradients.grid_places = static_cast<int>(mod.digit_places.size());
     gradients.few_entries = passes::count_few_entries(mod);
     for (const passes::ReadGradient& gradient : mod.gradients) {

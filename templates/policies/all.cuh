@@ -20,3 +20,4 @@
 #include "policies/table_gradients.cuh"
 #include "policies/tabulated_vectors.cuh"
 #include "policies/term_gradients.cuh"
+#include "policies/term_sums.cuh"

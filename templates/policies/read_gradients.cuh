@@ -14,6 +14,7 @@ enum class Sum {
     bias_beside,
     table,
     shifted,
+    terms,
     row,
     element
 };

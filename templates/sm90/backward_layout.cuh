@@ -46,6 +46,7 @@ constexpr __device__ BackwardShape shape_of_program() {
     shape.has_weighted_tile = mod::ReadGradients::kWeighted >= 0;
     shape.are_alone = mod::ReadGradients::kAreAlone;
     shape.query_sums = mod::ReadGradients::kQuerySums;
+    shape.term_words = mod::TermSums::kWords;
     shape.has_block_mask = mod::Mask::kHasBlockMask;
     shape.is_persistent = mod::kPersistent;
     shape.is_ragged = mod::Layouts::kKeysAreRagged;

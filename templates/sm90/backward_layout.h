@@ -57,6 +57,7 @@ struct BackwardShape {
     bool has_weighted_tile;
     bool are_alone;  // gradients of buffers: dq, dk and dv are those of another kernel
     int query_sums;  // gradients by query that the block's warps put together
+    int term_words;  // for sums of the terms of sums, of each warp of the consumers
     bool has_block_mask, is_persistent;
     bool is_ragged; // queries and keys are ragged
 
@@ -202,6 +203,7 @@ struct BackwardLayout {
     int sums;       // of columns of the 2-D key index: a row for each query
     int query_sums;
     int tables;    // sums of tables, of each warp that sums
+    int terms;     // sums of terms, of each warp of the consumers
     int key_tiles; // one for each slot of keys of a persistent kernel
     int end;
     // In a persistent kernel, the second slot of keys, for the next tile, if there is room.
@@ -230,7 +232,8 @@ FLEXC_SHARED constexpr BackwardLayout backward_layout(const BackwardShape& shape
     at.query_sums = at.sums + shape.query_tile * shape.column_sums * 4;
     at.tables =
         round_up_16(at.query_sums + shape.query_sums * kQuerySumSlots * shape.query_sums_bytes());
-    at.key_tiles = at.tables + kSumWarps * 4 * shape.table_words;
+    at.terms = at.tables + kSumWarps * 4 * shape.table_words;
+    at.key_tiles = round_up_16(at.terms + 4 * kConsumers * 4 * shape.term_words);
     at.end = at.key_tiles + (shape.is_persistent ? 2 * shape.key_tile_bytes() : 0);
     at.spare_keys = round_up(at.end, kPanelAlignment);
     return at;

@@ -8,10 +8,12 @@ namespace sm90 {
 
 // When the derivative of a score mod is computed. If it does not depend on the score: P while dP's
 // product runs, the derivative afterwards. If it does, or both are costly: it is multiplied into P
-// once P is packed for dv. If gradients of buffers need the score as well: after both products.
+// once P is packed for dv. If gradients of buffers need the score as well, or are of the terms of
+// sums: after both products.
 constexpr bool kAtOnce =
-    mod::ReadGradients::kComeFromElements &&
-    (mod::ScoreDerivative::kUsesScore || mod::ScoreDerivative::kPartialsUseScore);
+    mod::TermSums::kExist ||
+    (mod::ReadGradients::kComeFromElements &&
+     (mod::ScoreDerivative::kUsesScore || mod::ScoreDerivative::kPartialsUseScore));
 constexpr bool kIsLong = kScoreQueries == 128;
 constexpr bool kFolds = !kAtOnce && (mod::ScoreDerivative::kUsesScore ||
                                      (mod::ScoreDerivative::kIsCostly && !kIsLong));

@@ -5,6 +5,7 @@
 #include "common/select.h"
 #include "sm90/backward_p.cuh"
 #include "sm90/gradients/registers.cuh"
+#include "sm90/gradients/terms.cuh"
 
 namespace sm90 {
 
@@ -119,15 +120,25 @@ class GradientsOfScores : public GradientsOfP {
                                      Fragments& d_scores, int tile_query,
                                      const RowStatistics& statistics, GradientSums& sums,
                                      QuerySums& query_sums) const {
+        compute(scores, dp, p, d_scores, tile_query, statistics, sums, query_sums,
+                [](int, float, const mod::Joint&) {});
+    }
+
+  protected:
+    // keep(accumulator, d_modified, joint) is called for every element.
+    template <typename Keep>
+    __device__ void compute(const Scores& scores, const Scores& dp, Fragments& p,
+                            Fragments& d_scores, int tile_query, const RowStatistics& statistics,
+                            GradientSums& sums, QuerySums& query_sums, Keep keep) const {
         unsigned visible[2] = {~0u, ~0u};
         const bool hides = hides_any(tile_query);
         if (hides) find(visible, tile_query);
         if (mod::ScoreDerivative::kIsHiddenByMaskAlone && !hides)
             change_all<true>(scores, dp, p, d_scores, tile_query, statistics, visible, sums,
-                             query_sums);
+                             query_sums, keep);
         else
             change_all<false>(scores, dp, p, d_scores, tile_query, statistics, visible, sums,
-                              query_sums);
+                              query_sums, keep);
         query_sums.exchange_early();
     }
 
@@ -142,11 +153,11 @@ class GradientsOfScores : public GradientsOfP {
         return tile_query + (fragment & never_negative >> 31);
     }
     // kSeesAll: nothing is hidden, nor does a weight of zero meet what is infinite or NaN.
-    template <bool kSeesAll>
+    template <bool kSeesAll, typename Keep>
     __device__ void change_all(const Scores& scores, const Scores& dp, Fragments& p,
                                Fragments& d_scores, int tile_query, const RowStatistics& statistics,
                                const unsigned (&visible)[2], GradientSums& sums,
-                               QuerySums& query_sums) const {
+                               QuerySums& query_sums, Keep keep) const {
         sums.use_weighted(weighted_tile());
 #pragma unroll
         for (int pair = 0; pair < kQueries / 2; ++pair) {
@@ -168,6 +179,7 @@ class GradientsOfScores : public GradientsOfP {
                     float d_modified = p_value * (dp[i] - delta[side]);
                     if (!kSeesAll && p_value == 0) d_modified = 0;
                     add_gradients<kSeesAll>(at, joint, d_modified, key, j, sums, query_sums);
+                    keep(i, d_modified, joint);
                     gather(p, even, p_value, key, i);
                     gather(d_scores, d_even,
                            !kSeesAll && d_modified == 0 ? 0 : d_modified * joint.d_score, key, i);
@@ -177,9 +189,58 @@ class GradientsOfScores : public GradientsOfP {
     }
 };
 
+// The same, with gradients of the terms of sums, whose elements are kept until all are computed.
+class GradientsOfTerms : public GradientsOfScores {
+  public:
+    __device__ GradientsOfTerms(const KernelArguments& attention, const mod::Arguments& arguments,
+                                const HeadPlace& place, TileLength length, int tile_key,
+                                int warp_key, int lane)
+        : GradientsOfScores(attention, arguments, place, length, tile_key, warp_key, lane) {
+        TermWords::clear();
+    }
+
+    __device__ void compute_p_and_ds(const Scores& scores, const Scores& dp, Fragments& p,
+                                     Fragments& d_scores, int tile_query,
+                                     const RowStatistics& statistics, GradientSums& sums,
+                                     QuerySums& query_sums) const {
+        TermElements kept;
+        compute(scores, dp, p, d_scores, tile_query, statistics, sums, query_sums,
+                [&](int i, float d_modified, const mod::Joint& joint) {
+                    kept.keep(i, d_modified, joint);
+                });
+        sum_terms(kept, OfTile{*this, tile_query});
+    }
+    __device__ void flush(GradientSums& sums) const {
+        GradientsOfScores::flush(sums);
+        flush_terms(OfTile{*this, 0});
+    }
+
+  private:
+    // The elements of a tile, as TermSummation visits them.
+    struct OfTile {
+        const GradientsOfTerms& of;
+        const int tile_query;
+
+        template <typename Visit> __device__ void visit_tile(Visit visit_element) const {
+#pragma unroll
+            for (int j = 0; j < kQueries; ++j)
+                of.visit(tile_query, j, PairReads{},
+                         [&](int key, int i, const mod::At& at) { visit_element(key, j, i, at); });
+        }
+        __device__ bool has_key(int key) const { return of.has_key(key); }
+        __device__ mod::At at_key(const mod::Row& row, int key) const {
+            return of.at_key(row, key);
+        }
+        template <typename Visit> __device__ void visit_query(int query, Visit visit_at) const {
+            sm90::visit_query(of.arguments_, of.place_, of.length_, tile_query + query, visit_at);
+        }
+    };
+};
+
 using ScoreGradients = Select<
-    kAtOnce, GradientsOfScores,
+    mod::TermSums::kExist, GradientsOfTerms,
+    Select<kAtOnce, GradientsOfScores,
     Select<kFolds || (!mod::ReadGradients::kComeFromElements && mod::ScoreDerivative::kIsOne),
-           GradientsOfP, GradientsOfPositions>>;
+           GradientsOfP, GradientsOfPositions>>>;
 
 } // namespace sm90

@@ -103,6 +103,18 @@ class GatheredSums {
     unsigned base_;
 };
 
+// Calls visit(at) with an element of the query at a position, for addresses, if there is a query.
+template <typename Visit>
+__device__ inline void visit_query(const mod::Arguments& arguments, const HeadPlace& place,
+                                   TileLength length, int position, Visit visit_at) {
+    if (position >= length.queries()) return;
+    const int q = position + static_cast<int>(length.q_offset());
+    const mod::Row row =
+        mod::at_row(arguments, place.launch, place.head, place.b, place.h, place.h_kv, q);
+    visit_at(mod::At{arguments, place.launch, place.head, row, mod::Column{}, place.b, place.h,
+                     place.h_kv, q, 0});
+}
+
 // Sums of the gradients of one query head.
 struct QuerySummation {
     TileLength length;
@@ -156,13 +168,8 @@ struct QuerySummation {
     // Adds a query's sum to the gradient. Its row is computed again: where warpgroups alternate,
     // what was staged may be another tile's.
     __device__ void add_sum(int gradient, int position, float sum) const {
-        if (position >= length.queries()) return;
-        const int q = position + static_cast<int>(length.q_offset());
-        const mod::Row row =
-            mod::at_row(arguments, place.launch, place.head, place.b, place.h, place.h_kv, q);
-        add(mod::At{arguments, place.launch, place.head, row, mod::Column{}, place.b, place.h,
-                    place.h_kv, q, 0},
-            gradient, sum);
+        visit_query(arguments, place, length, position,
+                    [&](const mod::At& at) { add(at, gradient, sum); });
     }
 };
 

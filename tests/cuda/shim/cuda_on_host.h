@@ -186,7 +186,6 @@ inline int atomicMax(int* p, int x) {
     return before;
 }
 
-inline float __shfl_xor_sync(unsigned, float, int) { return 0; }
 inline double __shfl_xor_sync(unsigned, double x, int lanes) {
     if (warp_of_thread == nullptr) return 0;
     unsigned long long bits;
@@ -196,6 +195,9 @@ inline double __shfl_xor_sync(unsigned, double x, int lanes) {
         std::memcpy(&other, &values[threadIdx.x % 32 ^ lanes], sizeof other);
         return other;
     });
+}
+inline float __shfl_xor_sync(unsigned mask, float x, int lanes) {
+    return static_cast<float>(__shfl_xor_sync(mask, static_cast<double>(x), lanes));
 }
 inline long long __shfl_xor_sync(unsigned mask, long long x, int lanes) {
     return __double_as_longlong(__shfl_xor_sync(mask, __longlong_as_double(x), lanes));

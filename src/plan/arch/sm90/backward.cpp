@@ -71,6 +71,7 @@ BackwardShape shape_of(const KernelRequest& request, const FusedTile& tile) {
     shape.table_words = storage.table_words + storage.kind_words;
     shape.has_weighted_tile =
         tile.sums.weighs_distances || (request.gradients.weighs_tables && storage.table_words > 0);
+    shape.term_words = storage.term_words;
     shape.row_bytes = shape.has_weighted_tile ? 0 : shape.most_row_bytes();
     shape.key_width = index_2d.width;
     shape.row_reads = index_2d.by_row;
@@ -135,7 +136,8 @@ bool suits(const KernelRequest& request, const FusedTile& tile) {
     const int accumulators = tile.query_tile + (request.gradients.are_alone ? 0 : of_inputs);
     // A tile of 128 queries needs rows of at most 64 columns, because a warpgroup's piece of dq is
     // 64 columns, or 64 of 128 rows. It is not used in these cases either:
-    // - If elements are added one by one, registers spill, and a compile takes up to a minute.
+    // - If elements are added one by one, or wait in registers for the terms of sums, these spill,
+    //   and a compile takes up to a minute.
     // - With a derivative of each score, P would fit in 16 bits only.
     // - Sums over distances would need registers that the warps beside the MMAs do not have.
     // - The text of a large program with long code for each element would be twice as long.
@@ -146,7 +148,8 @@ bool suits(const KernelRequest& request, const FusedTile& tile) {
                                     request.derivative.computes_rows &&
                                     request.work.element_instructions > kMostFromRows;
     if (tile.query_tile == 2 * kRowBlock &&
-        (request.head_dim > 64 || request.gradients.by_element || request.derivative.uses_score ||
+        (request.head_dim > 64 || request.gradients.by_element || request.gradients.by_terms ||
+         request.derivative.uses_score ||
          computes_from_rows || request.gradients.partials_are_wide ||
          (request.work.is_large && writes_scores_once(request)) || request.gradients.by_distance ||
          request.gradients.by_table || request.gradients.grid_places > 0 ||
@@ -312,6 +315,9 @@ std::vector<RegisterForm> register_forms(const KernelRequest& request) {
 std::vector<FusedTile> fused_tiles(const KernelRequest& request) {
     std::vector<FusedTile> tiles;
     const auto add = [&](FusedTile tile) {
+        FusedTile keeping = tile;
+        keeping.storage.term_words = request.gradients.term_words;
+        if (fits(request, shape_of(request, keeping))) tile = keeping;
         std::vector<RegisterForm> forms = register_forms(request);
         if (tile.has_slower_way && forms.size() > 2)
             forms.erase(forms.begin() + 1, forms.end() - 1);
@@ -403,6 +409,9 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
     };
     const bool is_first = at == 0 || all[at - 1].saving_forms == 0; // of a tile's forms
     const Tolerance tolerances[] = {
+        // The generic kernel, which follows, adds each element's part of each term to memory.
+        {request.gradients.by_terms && (is_last || request.work.is_large),
+         std::numeric_limits<int>::max()},
         // The computation of an element takes far longer.
         {request.work.is_long && !is_last, kSpillsOfLong},
         // It takes longer, and forms seldom help.
@@ -440,6 +449,9 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
                              ? ", gradients of tables in shared memory, from tiles beside dS"
                              : ", gradients of tables in shared memory";
     if (tile.sums.weighs_distances) config.reason += ", gradients by distance from tiles beside dS";
+    if (request.gradients.by_terms)
+        config.reason += tile.storage.term_words > 0 ? ", gradients of terms in shared memory"
+                                                     : ", gradients of terms once a tile";
     if (shape.key_width != 0)
         config.reason += formatted(", a 2-D key index of {} columns", shape.key_width);
     if (tile.storage.bias_stages > 0) config.reason += "; biases through shared memory";
