@@ -19,7 +19,7 @@ inline std::string value_of_element(Random& random) {
         "sqrt(sum(j in 0..3: (x[b, q_idx % Q_LEN, j] - y[b, kv_idx % KV_LEN, j]) ** 2) + 0.01)",
         // Offsets of rows of eight.
         "(sign(q_idx // 8 - kv_idx // 8) * log2(1 + abs(q_idx // 8 - kv_idx // 8)))",
-        "(0.05 * ((q_idx * 7 + kv_idx * 3) % 40))"});
+        "(0.0625 * ((q_idx * 7 + kv_idx * 3) % 40))"});
 }
 
 // A sum of one of the classes of learned terms. Some read outside of their buffers.

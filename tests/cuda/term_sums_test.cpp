@@ -13,11 +13,13 @@
 #include "draws.h"
 #include "host_arguments.h"
 #include "host_module.h"
+#include "passes/distance_value.h"
 #include "passes/gradient_sum.h"
 #include "passes/term_gradient.h"
 #include "plan/arch/sm90/sm90.h"
 #include "program_of.h"
 #include "random_data.h"
+#include "random_program.h"
 #include "sm90/arguments.h"
 #include "term_program.h"
 
@@ -25,9 +27,11 @@ namespace {
 
 using namespace flexc;
 
-// values: of each element, [query][key][d_modified, score].
+// values: of each element, [query][key][d_modified, score]. expanded: tabulated values of each of
+// `distances` distances, of which the one in the middle is 0.
 using Function = void(const std::uint64_t* words, const ::sm90::KernelArguments*, int head,
-                      int tile_query, int first_key, const float* values);
+                      int tile_query, int first_key, const float* values, const float* expanded,
+                      int distances);
 
 constexpr std::string_view kText = R"(
 #include "mod.cuh"
@@ -39,6 +43,8 @@ struct Elements {
     const mod::Arguments& arguments;
     const HeadPlace& place;
     int tile_query, warp_key;
+    const float* expanded;
+    int distances;
 
     template <typename Visit> void visit_element(int q, int kv, Visit visit) const {
         const mod::Row row = mod::at_row(arguments, place.launch, place.head, place.b, place.h,
@@ -46,7 +52,7 @@ struct Elements {
         const mod::Column column = mod::at_column(arguments, place.launch, place.head, place.b,
                                                   place.h, place.h_kv, kv);
         visit(mod::At{arguments, place.launch, place.head, row, column, place.b, place.h,
-                      place.h_kv, q, kv});
+                      place.h_kv, q, kv, q, kv, expanded + distances / 2, distances, q - kv});
     }
     int query(int j) const { return tile_query + lane_again() % 4 * 2 + query_of(j); }
     int key(int key) const { return warp_key + lane_again() / 4 + 8 * key; }
@@ -72,13 +78,15 @@ struct Elements {
     }
 };
 extern "C" void run(const unsigned long long* words, const KernelArguments* attention, int head,
-                    int tile_query, int first_key, const float* values) {
+                    int tile_query, int first_key, const float* values, const float* expanded,
+                    int distances) {
     const mod::Arguments& arguments = *reinterpret_cast<const mod::Arguments*>(words);
     const HeadPlace place(*attention, arguments, head);
     run_block(32 * mod::kWarps, [&] {
         const int warp = thread_again() / 32 - 4;
         if (warp < 0) return;
-        const Elements of{*attention, arguments, place, tile_query, first_key + 16 * warp};
+        const Elements of{*attention, arguments, place, tile_query, first_key + 16 * warp,
+                          expanded, distances};
         TermElements kept;
         of.visit_tile([&](int key, int j, int i, const mod::At& at) {
             const int row = of.query(j) - tile_query, column = of.key(key) - first_key;
@@ -97,7 +105,8 @@ plan::KernelConfig config_of(int words) {
     plan::KernelConfig config;
     config.kind = plan::KernelKind::backward_fused;
     config.family = plan::sm90::kName;
-    config.block = {.query_tile = 64, .key_tile = 128, .warps = 12, .stages = 2};
+    config.block = {.query_tile = 64, .key_tile = 128, .warps = 12, .stages = 2,
+                    .shared_bytes = 232448};
     config.storage.term_words = words;
     return config;
 }
@@ -164,8 +173,18 @@ void check(const std::string& text, bool deterministic, bool keeps, std::mt19937
                     add_terms(mod, gradient, at, 2.0 * value[0], expected[buffer], sizes[buffer]);
                 }
             }
+        constexpr int kDistances = 1001;
+        std::vector<float> expanded;
+        for (const ir::NodeId value : passes::distance_values(mod))
+            for (int i = 0; i < kDistances; ++i) {
+                at.q_idx = std::max(i - kDistances / 2, 0);
+                at.kv_idx = std::max(kDistances / 2 - i, 0);
+                expanded.push_back(
+                    static_cast<float>(ir::evaluate_real(mod.program, value, at)));
+            }
         module.function<Function>("run")(arguments.words(), &attention, place.head,
-                                         place.first_query, place.first_key, values.data());
+                                         place.first_query, place.first_key, values.data(),
+                                         expanded.data(), kDistances);
         for (std::size_t buffer = 0; buffer < expected.size(); ++buffer) {
             int wrong = 0;
             for (std::size_t i = 0; i < expected[buffer].size(); ++i) {

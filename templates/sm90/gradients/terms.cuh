@@ -166,7 +166,8 @@ template <typename Terms, typename Elements> class TermSummation {
         : kept_(kept), elements_(elements) {}
 
     __device__ void sum_all() const {
-        const mod::At at = elements_.at_key(mod::Row{}, 0);
+        const mod::Row none{};
+        const mod::At at = elements_.at_key(none, 0);
         const Counter first = Terms::first(at), end = Terms::end(at);
 #pragma unroll 1
         for (Counter counter = first; counter < end; ++counter) {
@@ -183,7 +184,8 @@ template <typename Terms, typename Elements> class TermSummation {
     // Adds what the warp has kept to memory, after the queries of a head.
     static __device__ void flush(const Elements& elements) {
         __syncwarp();
-        const mod::At at = elements.at_key(mod::Row{}, 0);
+        const mod::Row none{};
+        const mod::At at = elements.at_key(none, 0);
         const Counter first = Terms::first(at);
         const int lane = lane_again();
 #pragma unroll 1
@@ -194,7 +196,7 @@ template <typename Terms, typename Elements> class TermSummation {
 #pragma unroll
         for (int key = 0; key < 2; ++key) {
             if (Reads::kKeys == 0 || !elements.has_key(key)) continue;
-            const mod::At at_key = elements.at_key(mod::Row{}, key);
+            const mod::At at_key = elements.at_key(none, key);
             // A key has four lanes.
 #pragma unroll 1
             for (int i = lane % 4; i < Terms::kCount * Reads::kKeys; i += 4)
