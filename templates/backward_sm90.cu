@@ -170,6 +170,7 @@ struct Consumer {
         publish_shared();
         BiasGradient::hand_over(shared, warpgroup);
         ProductOrder<kOwner>::multiply(parts);
+        gradients.finish_tile(sums, tile_query);
     }
 
     // Frees the stage of queries; each thread arrives, since each has read lse and delta there.

@@ -132,6 +132,7 @@ struct Consumer {
         pin(dk);
         // Every thread arrives, since each has read the tile's lse and delta.
         shared.queries_empty(stage).arrive();
+        gradients.finish_tile(sums, tile_query);
         ++step;
     }
 

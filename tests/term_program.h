@@ -25,17 +25,12 @@ inline std::string value_of_element(Random& random) {
 // A sum of one of the classes of learned terms. Some read outside of their buffers.
 inline std::string sum_of_terms(Random& random) {
     std::string term = random.pick(std::vector<std::string>{
-        "0.2 * w[h, i] * relu(m[i] * X + n[i])",
-        "0.2 * w[h, i] * exp(-((X - m[i]) * n[i]) ** 2)",
-        "0.2 * w[h, i] * relu(m[i] * X + n[i] * Y + m[i + 9])",
-        "0.1 * w[b, i] * m[i] * X",
-        "0.1 * e[q_idx % Q_LEN, i] * X",
-        "0.1 * k[h, kv_idx % KV_LEN, i] * tanh(m[i] * X)",
+        "0.2 * w[h, i] * relu(m[i] * X + n[i])", "0.2 * w[h, i] * exp(-((X - m[i]) * n[i]) ** 2)",
+        "0.2 * w[h, i] * relu(m[i] * X + n[i] * Y + m[i + 9])", "0.1 * w[b, i] * m[i] * X",
+        "0.1 * e[q_idx % Q_LEN, i] * X", "0.1 * k[h, kv_idx % KV_LEN, i] * tanh(m[i] * X)",
         "0.2 * u[h, q_idx % Q_LEN, i] * v[h, kv_idx % KV_LEN, i]",
-        "0.2 * u[h, q_idx, i] * v[h, kv_idx, i] * w[h, i]",
-        "0.1 * w[h, i] * m[i]",
-        "0.1 * w[h, i] * tanh(m[i] * score)",
-        "0.1 * (w[h, i] if q_idx + i > kv_idx else n[i] * X)",
+        "0.2 * u[h, q_idx, i] * v[h, kv_idx, i] * w[h, i]", "0.1 * w[h, i] * m[i]",
+        "0.1 * w[h, i] * tanh(m[i] * score)", "0.1 * (w[h, i] if q_idx + i > kv_idx else n[i] * X)",
         "0.1 * t[h, (q_idx * 3 + kv_idx) % 50, i] * m[i]"});
     const std::string one = value_of_element(random), other = value_of_element(random);
     const auto replace = [&](char name, const std::string& by) {

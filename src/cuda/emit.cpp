@@ -90,7 +90,7 @@ class Emitter {
             text_ += emit_read_gradients(layout_, config_, gradients(), adds_elements()) +
                      emit_table_gradients(layout_, config_, gradients()) +
                      emit_shifted_gradients(layout_, gradients(), config_.sums);
-        text_ += emit_term_sums(layout_, config_, terms());
+        term_sums();
         if (is_delta()) text_ += emit_row_gradients(layout_, gradients());
         text_ += emit_sink(mod_, config_, std::min(precision(), passes::Precision::fast));
         text_ += "} // namespace mod\n";
@@ -475,19 +475,15 @@ class Emitter {
         text_ += element_function("float", called, "score", score, mask_instructions_);
     }
 
-    void joint() {
-        text_ += "struct Joint {\n    float score, d_score;\n"
-                 "    float partial[kGradients ? kGradients : 1];\n";
+    // What elements compute together, apart from what the terms of sums carry.
+    std::vector<NodeId> joint_roots() const {
         std::vector<NodeId> roots = {mod_.score, mod_.d_score};
         for (const passes::ReadGradient& gradient : gradients())
             if (has_partial(gradient)) roots.push_back(gradient.partial);
-        const std::vector<NodeId> shared =
-            has_backward_policies(config_)
-                ? carried(layout_, terms(), &passes::ReadGradient::element_factor)
-                : carried(layout_, gradients());
-        if (!shared.empty()) text_ += formatted("    float carried[{}];\n", shared.size());
-        text_ += "};\n";
-        roots.insert(roots.end(), shared.begin(), shared.end());
+        return roots;
+    }
+    // Returns an element's body that has what the kernel finds for it elsewhere.
+    Body joint_body() const {
         Body body(layout_, Place::element, "at.");
         if (config_.sequences.shared_value != ir::kNoNode)
             body.provide(config_.sequences.shared_value, "at.shared_value");
@@ -500,6 +496,12 @@ class Emitter {
             body.provide(read, formatted("at.staged[{}]", i++));
         if (const NodeId bias = copied_bias(mod_, config_); bias != ir::kNoNode)
             body.provide(bias, "at.bias");
+        return body;
+    }
+    // Computes the joint values, and these, which go to an array.
+    void fill_joint(Body& body, const std::vector<NodeId>& shared) const {
+        std::vector<NodeId> roots = joint_roots();
+        roots.insert(roots.end(), shared.begin(), shared.end());
         body.compute(roots);
         body.line("Joint joint;");
         body.line("joint.score = " + unbracketed(body.text(mod_.score)) + ";");
@@ -511,7 +513,35 @@ class Emitter {
         for (std::size_t i = 0; const NodeId id : shared)
             body.line(formatted("joint.carried[{}] = {};", i++, unbracketed(body.text(id))));
         body.line("return joint;");
+    }
+
+    void joint() {
+        text_ += "struct Joint {\n    float score, d_score;\n"
+                 "    float partial[kGradients ? kGradients : 1];\n";
+        const std::vector<NodeId> shared = carried(layout_, gradients());
+        if (!shared.empty()) text_ += formatted("    float carried[{}];\n", shared.size());
+        text_ += "};\n";
+        Body body = joint_body();
+        fill_joint(body, shared);
         text_ += element_function("Joint", "joint", "score", body, mask_instructions_);
+    }
+
+    void term_sums() {
+        if (terms().empty()) return;
+        const std::vector<NodeId> sums = sums_of_elements(layout_, joint_roots());
+        const std::vector<NodeId> given = carried_by_terms(layout_, terms(), sums);
+        Body enter = joint_body(), joint = joint_body();
+        enter.compute(given);
+        for (std::size_t i = 0; const NodeId id : given)
+            enter.line(formatted("carried[{}] = {};", i++, unbracketed(enter.text(id))));
+        for (std::size_t i = 0; i < sums.size(); ++i)
+            joint.provide(sums[i], formatted("totals[{}]", i));
+        fill_joint(joint, {});
+        text_ += emit_term_sums(
+            layout_, config_, terms(), sums,
+            member_function("void enter(const At& at, float score, float* carried)", enter) +
+                member_function("Joint joint(const At& at, float score, const float* totals)",
+                                joint));
     }
 
     TextInputs inputs() const { return {mod_, parts_, config_, options_}; }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <utility>
 
 #include "cuda/arch/family_text.h"
 #include "cuda/emit_derivative.h"
@@ -112,56 +113,75 @@ std::vector<NodeId> staged_columns(const passes::Mod& mod, const plan::KernelCon
                                          : std::vector<NodeId>{};
 }
 
-// The text of one sum's terms, for TermSums: templates/policies/term_sums.cuh has the members.
+// The text of the terms of one counter, for TermSums: templates/policies/term_sums.cuh has the
+// members.
 class TermsText {
   public:
     // given: what elements carry.
-    TermsText(const Layout& layout, NodeId counter,
-              const std::vector<passes::ReadGradient>& gradients, const std::vector<NodeId>& given)
-        : layout_(layout), counter_(counter), gradients_(gradients), given_(given) {}
+    TermsText(const Layout& layout, NodeId counter, const std::vector<NodeId>& given)
+        : layout_(layout), counter_(counter), given_(given) {}
 
-    std::string text(std::string_view name, int first_word) const {
-        const ir::Node& range = layout_.node(counter_);
+    // Of sums with this counter, whose totals begin at `first`.
+    std::string totals(std::string_view name, const std::vector<NodeId>& sums, int first) const {
+        std::vector<NodeId> terms;
+        for (const NodeId sum : sums)
+            terms.push_back(layout_.node(sum).operands[1]);
+        return formatted("struct {} {{\n"
+                         "    static constexpr int kSums = {}, kFirst = {};\n"
+                         "    struct Parts {{\n        float of[kSums];\n    }};\n",
+                         name, sums.size(), first) +
+               range() + parts(terms) + "};\n\n";
+    }
+
+    // Of gradients of these reads.
+    std::string gradients(std::string_view name, const std::vector<passes::ReadGradient>& learned,
+                          int first_word) const {
+        std::vector<NodeId> factors;
+        std::string places, finite;
+        for (std::size_t i = 0; i < learned.size(); ++i) {
+            factors.push_back(learned[i].element_factor);
+            places += formatted("read == {} ? TermPlace::{} : ", i, place(learned[i].read));
+            if (layout_.mod().ranges.finite[factors.back()])
+                finite += formatted("read == {} || ", i);
+        }
+        return formatted("struct {} {{\n"
+                         "    static constexpr int kReads = {}, kCount = {}, kFirstWord = {};\n"
+                         "    struct Parts {{\n        float of[kReads];\n    }};\n"
+                         "    static constexpr __device__ TermPlace place(int read) {{\n"
+                         "        return {}TermPlace::element;\n    }}\n"
+                         "    static constexpr __device__ bool is_finite(int read) {{\n"
+                         "        return {}false;\n    }}\n",
+                         name, learned.size(), passes::count_terms(layout_.mod(), counter_),
+                         first_word, places, finite) +
+               range() + parts(factors) +
+               member_function(formatted("float factor(const At& at, int read, {})", value()),
+                               factors_of(learned)) +
+               member_function(formatted("{}* address(const At& at, int read, {})",
+                                         layout_.mod().deterministic ? "exact::Sum" : "float",
+                                         value()),
+                               addresses_of(learned)) +
+               "};\n\n";
+    }
+
+  private:
+    // The counter's value as a parameter.
+    std::string value() const {
+        return formatted("{} {}", spelling(layout_.type(counter_)),
+                         value_name(layout_.mod().program, counter_));
+    }
+    std::string range() const {
         const CType type = layout_.type(counter_);
-        const std::string of_term =
-            formatted("{} {}", spelling(type), value_name(layout_.mod().program, counter_));
         const auto end = [&](NodeId id) {
             Body body(layout_, Place::element, "at.");
             body.compute({id});
             body.line("return " + unbracketed(body.text_as(id, type)) + ";");
             return body;
         };
-        std::string places, finite;
-        for (std::size_t i = 0; i < gradients_.size(); ++i) {
-            places += formatted("read == {} ? TermPlace::{} : ", i, place(gradients_[i].read));
-            if (layout_.mod().ranges.finite[gradients_[i].element_factor])
-                finite += formatted("read == {} || ", i);
-        }
-        return formatted("struct {} {{\n"
-                         "    static constexpr int kReads = {}, kCount = {}, kFirstWord = {};\n"
-                         "    using Counter = {};\n"
-                         "    struct Parts {{\n        float of[kReads];\n    }};\n"
-                         "    static constexpr __device__ TermPlace place(int read) {{\n"
-                         "        return {}TermPlace::element;\n    }}\n"
-                         "    static constexpr __device__ bool is_finite(int read) {{\n"
-                         "        return {}false;\n    }}\n",
-                         name, gradients_.size(), passes::count_terms(layout_.mod(), counter_),
-                         first_word, spelling(type), places, finite) +
-               member_function("Counter first(const At& at)", end(range.operands[0])) +
-               member_function("Counter end(const At& at)", end(range.operands[1])) +
-               member_function(
-                   formatted("Parts parts(const At& at, const float* carried, {})", of_term),
-                   parts()) +
-               member_function(formatted("float factor(const At& at, int read, {})", of_term),
-                               factors()) +
-               member_function(formatted("{}* address(const At& at, int read, {})",
-                                         layout_.mod().deterministic ? "exact::Sum" : "float",
-                                         of_term),
-                               addresses()) +
-               "};\n\n";
+        const ir::Node& counter = layout_.node(counter_);
+        return formatted("    using Counter = {};\n", spelling(type)) +
+               member_function("Counter first(const At& at)", end(counter.operands[0])) +
+               member_function("Counter end(const At& at)", end(counter.operands[1]));
     }
-
-  private:
     std::string_view place(NodeId read) const {
         switch (passes::place_of_term(layout_.mod(), read)) {
         case Place::launch:
@@ -172,46 +192,39 @@ class TermsText {
         }
         return "element";
     }
-    // Returns a body with what enters the roots of a term, and then fill()s it with the term.
-    Body term(const std::vector<NodeId>& roots, const std::function<void(Body&)>& fill) const {
+    // Returns the text of a function that gives a term's values of an element.
+    std::string parts(const std::vector<NodeId>& values) const {
         Body body(layout_, Place::element, "at.");
         for (std::size_t i = 0; i < given_.size(); ++i)
             if (layout_.node(given_[i]).op == ir::Op::score)
                 body.line(formatted("const float score = carried[{}];", i));
             else
                 body.provide(given_[i], formatted("carried[{}]", i));
-        body.compute(entering(layout_, roots));
+        body.compute(entering(layout_, values));
         body.term(counter_, [&](Body& inside) {
-            inside.compute(roots);
-            fill(inside);
-        });
-        return body;
-    }
-    Body parts() const {
-        std::vector<NodeId> roots;
-        for (const passes::ReadGradient& gradient : gradients_)
-            roots.push_back(gradient.element_factor);
-        return term(roots, [&](Body& inside) {
+            inside.compute(values);
             std::string all;
-            for (const NodeId root : roots)
-                all += (all.empty() ? "" : ", ") + unbracketed(inside.text(root));
+            for (const NodeId id : values)
+                all += (all.empty() ? "" : ", ") + unbracketed(inside.text_as(id, CType::real));
             inside.line("return {{" + all + "}};");
         });
+        return member_function(
+            formatted("Parts parts(const At& at, const float* carried, {})", value()), body);
     }
-    Body factors() const {
+    Body factors_of(const std::vector<passes::ReadGradient>& learned) const {
         Body body(layout_, Place::element, "at.");
-        for (std::size_t i = 0; i < gradients_.size(); ++i) {
-            const NodeId factor = gradients_[i].head_factor;
+        for (std::size_t i = 0; i < learned.size(); ++i) {
+            const NodeId factor = learned[i].head_factor;
             add_case(body, i, {factor},
                      [&](Body& inside) { return unbracketed(inside.text(factor)); });
         }
         body.line("return 1;");
         return body;
     }
-    Body addresses() const {
+    Body addresses_of(const std::vector<passes::ReadGradient>& learned) const {
         Body body(layout_, Place::element, "at.");
-        for (std::size_t i = 0; i < gradients_.size(); ++i) {
-            const NodeId read = gradients_[i].read;
+        for (std::size_t i = 0; i < learned.size(); ++i) {
+            const NodeId read = learned[i].read;
             add_case(body, i, layout_.node(read).operands, [&](Body& inside) {
                 return element_address(inside, read,
                                        {Kind::gradient_data, layout_.node(read).symbol},
@@ -222,13 +235,13 @@ class TermsText {
         return body;
     }
     void add_case(Body& body, std::size_t index, const std::vector<NodeId>& roots,
-                  const std::function<std::string(Body&)>& value) const {
+                  const std::function<std::string(Body&)>& value_of) const {
         body.line(formatted("if (read == {}) {{", index));
         Body own(layout_, Place::element, "at.");
         own.compute(entering(layout_, roots));
         own.term(counter_, [&](Body& inside) {
             inside.compute(roots);
-            inside.line("return " + value(inside) + ";");
+            inside.line("return " + value_of(inside) + ";");
         });
         body.lines_of(own);
         body.line("}");
@@ -236,7 +249,6 @@ class TermsText {
 
     const Layout& layout_;
     const NodeId counter_;
-    const std::vector<passes::ReadGradient>& gradients_;
     const std::vector<NodeId>& given_;
 };
 
@@ -335,28 +347,71 @@ std::vector<NodeId> term_sum_roots(const passes::Mod& mod,
     return roots;
 }
 
+std::vector<NodeId> sums_of_elements(const Layout& layout, const std::vector<NodeId>& roots) {
+    const std::vector<NodeId> tabulated = passes::distance_values(layout.mod());
+    std::vector<NodeId> sums;
+    ir::visit_from(layout.mod().program.graph, roots, [&](NodeId id) {
+        const ir::Node& node = layout.node(id);
+        if (std::ranges::find(tabulated, id) != tabulated.end()) return false;
+        if (node.op != ir::Op::sum) return true;
+        if (node.type == ir::Type::real && layout.place(id) == Place::element &&
+            !layout.is_of_term(id))
+            sums.push_back(id);
+        return false;
+    });
+    std::ranges::sort(sums, {},
+                      [&](NodeId id) { return std::pair(layout.node(id).operands[0], id); });
+    return sums;
+}
+
+std::vector<NodeId> carried_by_terms(const Layout& layout,
+                                     const std::vector<passes::ReadGradient>& gradients,
+                                     const std::vector<NodeId>& sums) {
+    std::vector<NodeId> terms;
+    for (const passes::ReadGradient& gradient : gradients)
+        terms.push_back(gradient.element_factor);
+    for (const NodeId sum : sums)
+        terms.push_back(layout.node(sum).operands[1]);
+    return carried(layout, terms, false);
+}
+
 std::string emit_term_sums(const Layout& layout, const plan::KernelConfig& config,
-                           const std::vector<passes::ReadGradient>& terms) {
+                           const std::vector<passes::ReadGradient>& terms,
+                           const std::vector<NodeId>& sums, const std::string& functions) {
     if (terms.empty()) return "";
-    const std::vector<NodeId> given =
-        carried(layout, terms, &passes::ReadGradient::element_factor);
-    std::string text, visits;
-    int sums = 0, words = 0;
+    const std::vector<NodeId> given = carried_by_terms(layout, terms, sums);
+    std::string text;
+    const auto visits = [](std::string_view function, std::string_view name, int count) {
+        std::string calls;
+        for (int i = 0; i < count; ++i)
+            calls += formatted("        visit_terms({}{}{{}});\n", name, i);
+        return formatted("    template <typename Visit> static __device__ void {}(Visit "
+                         "visit_terms) {{\n{}    }}\n",
+                         function, calls);
+    };
+    std::map<NodeId, std::vector<NodeId>> sums_by_counter;
+    for (const NodeId sum : sums)
+        sums_by_counter[layout.node(sum).operands[0]].push_back(sum);
+    int totals = 0, of_totals = 0, learned = 0, words = 0;
+    for (const auto& [counter, of_counter] : sums_by_counter) {
+        text += TermsText(layout, counter, given)
+                    .totals(formatted("Totals{}", of_totals++), of_counter, totals);
+        totals += static_cast<int>(of_counter.size());
+    }
+    const bool keeps = config.storage.term_words > 0;
     for (const auto& [counter, of_counter] : by_counter(layout, terms)) {
-        const bool keeps = config.storage.term_words > 0;
-        const TermsText of_sum{layout, counter, of_counter, given};
-        const std::string name = formatted("Terms{}", sums++);
-        text += of_sum.text(name, keeps ? words : 0);
-        visits += formatted("        visit_terms({}{{}});\n", name);
+        text += TermsText(layout, counter, given)
+                    .gradients(formatted("Terms{}", learned++), of_counter, keeps ? words : 0);
         words += passes::term_words(layout.mod(), counter);
     }
     Policy policy("TermSums");
     policy.constant("kExist", true);
     policy.constant("kCarried", static_cast<int>(given.size()));
+    policy.constant("kTotals", totals);
     policy.constant("kWords", config.storage.term_words);
-    policy.member("    template <typename Visit> static __device__ void visit(Visit visit_terms) "
-                  "{\n" +
-                  visits + "    }\n");
+    policy.member(functions);
+    policy.member(visits("visit_totals", "Totals", of_totals));
+    policy.member(visits("visit", "Terms", learned));
     return text + policy.text();
 }
 
@@ -425,17 +480,10 @@ std::string emit_read_gradients(const Layout& layout, const plan::KernelConfig& 
     return policy.text();
 }
 
-std::vector<NodeId> carried(const Layout& layout,
-                            const std::vector<passes::ReadGradient>& gradients,
-                            NodeId passes::ReadGradient::*part) {
-    std::vector<NodeId> parts;
-    for (const passes::ReadGradient& gradient : gradients)
-        if (is_of_term(layout, gradient)) parts.push_back(gradient.*part);
+std::vector<NodeId> carried(const Layout& layout, const std::vector<NodeId>& terms,
+                            bool uses_score) {
     std::vector<NodeId> result;
-    bool uses_score = std::ranges::any_of(gradients, [&](const passes::ReadGradient& gradient) {
-        return layout.mod().dependence[gradient.read].has(analysis::Dependence::score);
-    });
-    for (const NodeId id : entering(layout, parts)) {
+    for (const NodeId id : entering(layout, terms)) {
         const ir::Node& node = layout.node(id);
         const bool is_score = node.op == ir::Op::score;
         if (node.type == ir::Type::real && !is_score && !layout.is_free(id) &&
@@ -448,6 +496,18 @@ std::vector<NodeId> carried(const Layout& layout,
         for (NodeId id = 0; id < layout.mod().program.graph.size(); ++id)
             if (layout.node(id).op == ir::Op::score) result.push_back(id);
     return result;
+}
+
+std::vector<NodeId> carried(const Layout& layout,
+                            const std::vector<passes::ReadGradient>& gradients) {
+    std::vector<NodeId> partials;
+    for (const passes::ReadGradient& gradient : gradients)
+        if (is_of_term(layout, gradient)) partials.push_back(gradient.partial);
+    const bool uses_score =
+        std::ranges::any_of(gradients, [&](const passes::ReadGradient& gradient) {
+            return layout.mod().dependence[gradient.read].has(analysis::Dependence::score);
+        });
+    return carried(layout, partials, uses_score);
 }
 
 std::string emit_gradients(const Layout& layout, const std::vector<passes::ReadGradient>& gradients,

@@ -15,12 +15,13 @@ namespace flexc::cuda {
 std::string element_address(const Body& body, ir::NodeId read, passes::ArgumentSlot base,
                             passes::ArgumentSlot::Kind stride);
 
-// Returns real values of an element that the partials of a sum's terms share, or another part of
-// their gradients, and the score if their indices use it. The function that computes the joint
-// values passes them on.
-std::vector<ir::NodeId>
-carried(const Layout& layout, const std::vector<passes::ReadGradient>& gradients,
-        ir::NodeId passes::ReadGradient::*part = &passes::ReadGradient::partial);
+// Returns real values of an element that the partials of a sum's terms share, and the score if
+// their indices use it. The function that computes the joint values passes them on.
+std::vector<ir::NodeId> carried(const Layout& layout,
+                                const std::vector<passes::ReadGradient>& gradients);
+// The same of any terms.
+std::vector<ir::NodeId> carried(const Layout& layout, const std::vector<ir::NodeId>& terms,
+                                bool uses_score);
 
 // Gradients of a generic backward, except those that it sums as tables or over the batch.
 std::string emit_gradients(const Layout& layout, const std::vector<passes::ReadGradient>& gradients,
@@ -48,14 +49,21 @@ std::vector<ir::NodeId> term_gradient_roots(const passes::Mod& mod,
 std::string emit_term_gradients(const Layout& layout,
                                 const std::vector<passes::ReadGradient>& terms);
 
-// Returns the gradients of sums' terms that this kernel sums over its tiles, and emits what it asks
-// of them.
+// Returns the gradients of sums' terms that this kernel sums over its tiles; the sums that elements
+// compute for these roots, counter by counter, and what enters the terms of both; and emits what
+// the kernel asks of them. functions: text of TermSums::enter() and joint().
 std::vector<passes::ReadGradient> terms_of_kernel(const passes::Mod& mod,
                                                   const plan::KernelConfig& config);
 std::vector<ir::NodeId> term_sum_roots(const passes::Mod& mod,
                                        const std::vector<passes::ReadGradient>& terms);
+std::vector<ir::NodeId> sums_of_elements(const Layout& layout,
+                                         const std::vector<ir::NodeId>& roots);
+std::vector<ir::NodeId> carried_by_terms(const Layout& layout,
+                                         const std::vector<passes::ReadGradient>& gradients,
+                                         const std::vector<ir::NodeId>& sums);
 std::string emit_term_sums(const Layout& layout, const plan::KernelConfig& config,
-                           const std::vector<passes::ReadGradient>& terms);
+                           const std::vector<passes::ReadGradient>& terms,
+                           const std::vector<ir::NodeId>& sums, const std::string& functions);
 
 // Roots and functions for kernels of a warp-specialized backward that pass over rows: the partial
 // of each read whose gradient is added once a row, as a function of the score.

@@ -26,7 +26,7 @@ enum class GradientSum : std::uint8_t {
     bias_beside, // the same, from the tile of dS, by the warps that sum tables
     table,       // sums of a number of q and one of kv: a tile meets few entries of a table
     shifted,     // affine in q and kv, along lines of a tile that are side by side in memory
-    terms,   // of a sum's terms, one after another: over a tile, by what their index depends on
+    terms,       // of a sum's terms, one after another: over a tile, by what their index depends on
     row,    // of q, or b and h alone, by passes/row_gradient.h, in a kernel that passes over rows
     element // anything else
 };

@@ -1,5 +1,5 @@
-// Policy of gradients of the terms of sums, which Hopper's backward adds up over a tile for one term
-// after another.
+// Policy of gradients of the terms of sums, which Hopper's backward adds up over a tile for one
+// term after another, as it does the sums themselves.
 #pragma once
 
 namespace defaults {
@@ -9,14 +9,23 @@ enum class TermPlace { head, query, key, element };
 
 struct TermSums {
     static constexpr bool kExist = false;
-    static constexpr int kCarried = 0; // values of an element that enter terms: Joint::carried
+    static constexpr int kCarried = 0; // values of an element that enter terms
+    static constexpr int kTotals = 0;  // sums of an element
     // Words in which a warp keeps the sums of heads and keys until the queries of a head have
     // passed; 0 if each tile's go to memory.
     static constexpr int kWords = 0;
-    // Calls visit(terms) for each sum, with a type that has
-    //     kReads, kCount: numbers of learned reads in a term, and of terms (0: not known);
-    //     kFirstWord: of the sum's words;
+    // A program that has such gradients has these, too:
+    //
+    // enter(at, score, carried): stores what enters the terms of an element;
+    // joint(at, score, totals): mod::joint() by the element's sums;
+    // visit_totals(visit): calls visit(terms) for the sums of each counter, with a type that has
+    //     kSums, kFirst: their number, and the index of the first one's total;
     //     Counter, first(at), end(at): the counter's type and range;
+    //     parts(at, carried, counter): the term of each.
+    // visit(visit): calls visit(terms) for the learned reads in the terms of each counter, with
+    //     kReads, kCount: numbers of reads, and of terms (0: not known);
+    //     kFirstWord: of the words of their sums;
+    //     Counter, first(at), end(at);
     //     place(read), is_finite(read): where elements add, and whether their parts are finite;
     //     parts(at, carried, counter): what elements multiply d_modified with, for each read;
     //     factor(at, read, counter): by what sums of these are multiplied;

@@ -33,8 +33,9 @@ constexpr __device__ BackwardShape shape_of_program() {
     shape.biases_are_narrow = mod::DenseBias::kIsNarrow;
     shape.sums_tile = kSumsInTile;
     constexpr int kRowBytes = sizeof(mod::Row);
-    const bool stages_rows =
-        !__is_empty(mod::Row) && kRowBytes <= shape.most_row_bytes() && !kSumsInTile;
+    // Terms are summed when the next tile's rows may have been staged.
+    const bool stages_rows = !__is_empty(mod::Row) && kRowBytes <= shape.most_row_bytes() &&
+                             !kSumsInTile && !mod::TermSums::kExist;
     shape.row_bytes = stages_rows ? kRowBytes : 0;
     shape.key_width = kKeyWidth;
     shape.row_reads = mod::KeyIndex2d::kRowReads;

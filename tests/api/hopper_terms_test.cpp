@@ -39,8 +39,8 @@ TEST_SUITE_BEGIN("hopper");
 TEST_CASE("gradients of the terms of sums are what float64 gives" * doctest::skip()) {
     test::Random random(std::random_device{}());
     for (int i = 0; i < 12; ++i)
-        test::check_on_hopper(random_case(random, test::term_program(random),
-                                          i % 3 == 0 ? DType::f16 : DType::bf16));
+        test::check_on_hopper(
+            random_case(random, test::term_program(random), i % 3 == 0 ? DType::f16 : DType::bf16));
 }
 
 TEST_CASE("so are those of published biases, where many elements meet at few addresses" *

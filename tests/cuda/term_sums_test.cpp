@@ -28,10 +28,11 @@ namespace {
 using namespace flexc;
 
 // values: of each element, [query][key][d_modified, score]. expanded: tabulated values of each of
-// `distances` distances, of which the one in the middle is 0.
-using Function = void(const std::uint64_t* words, const ::sm90::KernelArguments*, int head,
-                      int tile_query, int first_key, const float* values, const float* expanded,
-                      int distances);
+// `distances` distances, of which the one in the middle is 0. Returns how many elements' scores are
+// not those of a loop for each element.
+using Function = int(const std::uint64_t* words, const ::sm90::KernelArguments*, int head,
+                     int tile_query, int first_key, const float* values, const float* expanded,
+                     int distances);
 
 constexpr std::string_view kText = R"(
 #include "mod.cuh"
@@ -77,11 +78,12 @@ struct Elements {
             visit_element(tile_query + query + attention.q_offset, 0, visit);
     }
 };
-extern "C" void run(const unsigned long long* words, const KernelArguments* attention, int head,
+extern "C" int run(const unsigned long long* words, const KernelArguments* attention, int head,
                     int tile_query, int first_key, const float* values, const float* expanded,
                     int distances) {
     const mod::Arguments& arguments = *reinterpret_cast<const mod::Arguments*>(words);
     const HeadPlace place(*attention, arguments, head);
+    int wrong = 0;
     run_block(32 * mod::kWarps, [&] {
         const int warp = thread_again() / 32 - 4;
         if (warp < 0) return;
@@ -91,13 +93,31 @@ extern "C" void run(const unsigned long long* words, const KernelArguments* atte
         of.visit_tile([&](int key, int j, int i, const mod::At& at) {
             const int row = of.query(j) - tile_query, column = of.key(key) - first_key;
             const float* const value = values + 2 * (row * mod::kKeyTile + column);
-            kept.keep(i, value[0], mod::joint(at, value[1]));
+            float carried[TermElements::kSlots];
+            mod::TermSums::enter(at, value[1], carried);
+            kept.keep(i, carried);
+            kept.d_modified[i] = value[0];
+        });
+        const mod::Row none{};
+        TermTotals<mod::TermSums, TermElements::kCount> totals;
+        totals.compute(kept, of.at_key(none, 0), [&](auto visit) {
+            of.visit_tile([&](int, int, int i, const mod::At& at) { visit(i, i, at); });
+        });
+        of.visit_tile([&](int key, int j, int i, const mod::At& at) {
+            const int row = of.query(j) - tile_query, column = of.key(key) - first_key;
+            const float* const value = values + 2 * (row * mod::kKeyTile + column);
+            if (value[0] == 0) return;
+            const float expected = mod::joint(at, value[1]).score;
+            const float score = totals.joint(at, value[1], i).score;
+            if (!(std::fabs(score - expected) <= 1e-4 * (1 + std::fabs(expected))))
+                __atomic_fetch_add(&wrong, 1, __ATOMIC_SEQ_CST);
         });
         TermWords::clear();
         sum_terms(kept, of);
         sum_terms(kept, of);
         flush_terms(of);
     });
+    return wrong;
 }
 )";
 
@@ -105,8 +125,8 @@ plan::KernelConfig config_of(int words) {
     plan::KernelConfig config;
     config.kind = plan::KernelKind::backward_fused;
     config.family = plan::sm90::kName;
-    config.block = {.query_tile = 64, .key_tile = 128, .warps = 12, .stages = 2,
-                    .shared_bytes = 232448};
+    config.block = {
+        .query_tile = 64, .key_tile = 128, .warps = 12, .stages = 2, .shared_bytes = 232448};
     config.storage.term_words = words;
     return config;
 }
@@ -119,8 +139,7 @@ void add_terms(const passes::Mod& mod, const passes::ReadGradient& gradient, ir:
     for (at.counter = ir::evaluate_integer(mod.program, range[0], at); at.counter < end;
          ++at.counter)
         if (const auto element = test::element_of(mod.program, gradient.read, at)) {
-            const double part =
-                d_modified * ir::evaluate_real(mod.program, gradient.partial, at);
+            const double part = d_modified * ir::evaluate_real(mod.program, gradient.partial, at);
             sums[*element] += part;
             sizes[*element] += std::abs(part);
         }
@@ -179,12 +198,11 @@ void check(const std::string& text, bool deterministic, bool keeps, std::mt19937
             for (int i = 0; i < kDistances; ++i) {
                 at.q_idx = std::max(i - kDistances / 2, 0);
                 at.kv_idx = std::max(kDistances / 2 - i, 0);
-                expanded.push_back(
-                    static_cast<float>(ir::evaluate_real(mod.program, value, at)));
+                expanded.push_back(static_cast<float>(ir::evaluate_real(mod.program, value, at)));
             }
-        module.function<Function>("run")(arguments.words(), &attention, place.head,
-                                         place.first_query, place.first_key, values.data(),
-                                         expanded.data(), kDistances);
+        CHECK(module.function<Function>("run")(arguments.words(), &attention, place.head,
+                                               place.first_query, place.first_key, values.data(),
+                                               expanded.data(), kDistances) == 0);
         for (std::size_t buffer = 0; buffer < expected.size(); ++buffer) {
             int wrong = 0;
             for (std::size_t i = 0; i < expected[buffer].size(); ++i) {

@@ -57,7 +57,7 @@ TEST_CASE("what is added to a whole row has the gradient of its lse") {
     CHECK(sum_of("score + t[h, q_idx] if score > 0 else score") == GradientSum::query);
     CHECK(sum_of("score + t[h, q_idx] * int(score)") == GradientSum::query);
     CHECK(sum_of("score + t[h, kv_idx]") == GradientSum::key);
-    CHECK(sum_of("score + sum(i in 0..N: t[h, i + q_idx])") == GradientSum::element);
+    CHECK(sum_of("score + sum(i in 0..N: t[h, i + q_idx])") == GradientSum::terms);
 }
 
 TEST_CASE("a line of the row hides none of its elements") {

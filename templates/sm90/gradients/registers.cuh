@@ -2,12 +2,14 @@
 // each read.
 #pragma once
 
+#include "common/select.h"
 #include "sm90/gradients/bias_beside.cuh"
 #include "sm90/gradients/dense_bias.cuh"
 #include "sm90/gradients/element.cuh"
 #include "sm90/gradients/head.cuh"
 #include "sm90/gradients/key.cuh"
 #include "sm90/gradients/query.cuh"
+#include "sm90/gradients/terms.cuh"
 #include "sm90/gradients/weighted_tile.cuh"
 
 namespace sm90 {
@@ -16,6 +18,8 @@ namespace sm90 {
 struct GradientSums : WeightedTile {
     HeadSums head;
     KeySums key;
+    // Of one tile of queries.
+    Select<mod::TermSums::kExist, TermElements, NoTermElements> terms;
 };
 // What an element is added to: these sums, and those for a tile of queries.
 struct TileGradients {

@@ -1,7 +1,8 @@
-// Gradients of the terms of sums, with the loops over terms and elements interchanged: registers
-// hold what a thread's elements of a tile add to terms, and for one term after another the thread
-// adds up its elements by what the address depends on, a head, a query or a key. Its warp adds the
-// lanes' sums. Those of heads and keys stay in the warp's own shared memory while queries pass by.
+// Sums of learned terms and their gradients, with the loops over terms and elements interchanged:
+// registers hold what enters the terms of a thread's elements of a tile, so that a term's reads are
+// loaded once for all of them. For gradients, the thread adds up its elements for one term after
+// another by what the address depends on, a head, a query or a key. Its warp adds the lanes' sums.
+// Those of heads and keys stay in the warp's own shared memory while queries pass by.
 #pragma once
 
 #include "common/static_for.cuh"
@@ -16,17 +17,63 @@ template <> struct SumOf<mod::Sum::terms> : NoSum {};
 // A thread's elements of a tile: by accumulator, d loss / d (modified score) and what enters terms.
 struct TermElements {
     static constexpr int kCount = kScoreQueries / 2;
-    static constexpr int kCarried = mod::TermSums::kCarried;
+    static constexpr int kCarried = mod::TermSums::kCarried, kSlots = kCarried + 1;
 
     float d_modified[kCount];
-    float carried[kCarried > 0 ? kCarried : 1][kCount];
+    float carried[kSlots][kCount];
 
-    template <typename Joint> __device__ void keep(int i, float d, const Joint& joint) {
-        d_modified[i] = d;
-        if constexpr (kCarried > 0)
+    // Stores and loads what enters the terms of one element.
+    __device__ void keep(int i, const float (&values)[kSlots]) {
 #pragma unroll
-            for (int value = 0; value < kCarried; ++value)
-                carried[value][i] = joint.carried[value];
+        for (int value = 0; value < kCarried; ++value)
+            carried[value][i] = values[value];
+    }
+    __device__ void load(int i, float (&values)[kSlots]) const {
+#pragma unroll
+        for (int value = 0; value < kCarried; ++value)
+            values[value] = carried[value][i];
+    }
+};
+
+struct NoTermElements {};
+
+// The sums of kCount of a thread's elements, with the loops over terms and elements interchanged.
+template <typename Policy, int kCount> struct TermTotals {
+    float of[Policy::kTotals + 1][kCount];
+
+    // visit_elements(visit) calls visit(which, i, at) for each of them, i its accumulator. at: of
+    // the head.
+    template <typename VisitElements>
+    __device__ void compute(const TermElements& kept, const mod::At& at,
+                            VisitElements visit_elements) {
+        Policy::visit_totals([&](auto terms) {
+            using Terms = decltype(terms);
+            static_for<Terms::kSums>([&](auto sum) {
+#pragma unroll
+                for (int which = 0; which < kCount; ++which)
+                    of[Terms::kFirst + decltype(sum)::kValue][which] = 0;
+            });
+            const typename Terms::Counter end = Terms::end(at);
+#pragma unroll 1
+            for (typename Terms::Counter counter = Terms::first(at); counter < end; ++counter)
+                visit_elements([&](int which, int i, const mod::At& at_element) {
+                    float carried[TermElements::kSlots];
+                    kept.load(i, carried);
+                    const auto parts = Terms::parts(at_element, carried, counter);
+                    static_for<Terms::kSums>([&](auto sum) {
+                        constexpr int kSum = decltype(sum)::kValue;
+                        of[Terms::kFirst + kSum][which] += parts.of[kSum];
+                    });
+                });
+        });
+    }
+    // Returns the joint values of one of the elements.
+    __device__ auto joint(const mod::At& at, float score, int which) const {
+        float totals[Policy::kTotals + 1];
+#pragma unroll
+        for (int sum = 0; sum < Policy::kTotals; ++sum)
+            totals[sum] = of[sum][which];
+        return Policy::joint(at, score, totals);
     }
 };
 
@@ -56,8 +103,7 @@ template <typename Terms> struct TermReads {
     };
     // Calls visit(One<read>) for each.
     template <typename Visit> static __device__ void visit(Visit visit_read) {
-        static_for<Terms::kReads>(
-            [&](auto read) { visit_read(One<decltype(read)::kValue>{}); });
+        static_for<Terms::kReads>([&](auto read) { visit_read(One<decltype(read)::kValue>{}); });
     }
 };
 
@@ -85,8 +131,7 @@ template <typename Terms> struct TermSum {
                 if constexpr (Read::kPlace == Place::head)
                     zero = fmaf(of_head[Read::kIndex], 0, zero);
                 if constexpr (Read::kPlace == Place::key)
-                    zero = fmaf(of_key[Read::kIndex][0], 0,
-                                fmaf(of_key[Read::kIndex][1], 0, zero));
+                    zero = fmaf(of_key[Read::kIndex][0], 0, fmaf(of_key[Read::kIndex][1], 0, zero));
                 if constexpr (Read::kPlace == Place::query)
 #pragma unroll
                     for (int j = 0; j < kScoreQueries / 4; ++j)
@@ -218,10 +263,8 @@ template <typename Terms, typename Elements> class TermSummation {
         elements_.visit_tile([&](int key, int j, int i, const mod::At& at) {
             const float d_modified = kept_.d_modified[i];
             if (kChecks && d_modified == 0) return;
-            float carried[TermElements::kCarried > 0 ? TermElements::kCarried : 1];
-#pragma unroll
-            for (int value = 0; value < TermElements::kCarried; ++value)
-                carried[value] = kept_.carried[value][i];
+            float carried[TermElements::kSlots];
+            kept_.load(i, carried);
             const auto parts = Terms::parts(at, carried, counter);
             Reads::visit([&](auto read) {
                 constexpr int kRead = decltype(read)::kValue;
@@ -292,9 +335,8 @@ template <typename Terms, typename Elements> class TermSummation {
 
 template <typename Elements>
 __device__ inline void sum_terms(const TermElements& kept, const Elements& elements) {
-    mod::TermSums::visit([&](auto terms) {
-        TermSummation<decltype(terms), Elements>(kept, elements).sum_all();
-    });
+    mod::TermSums::visit(
+        [&](auto terms) { TermSummation<decltype(terms), Elements>(kept, elements).sum_all(); });
 }
 template <typename Elements> __device__ inline void flush_terms(const Elements& elements) {
     if constexpr (mod::TermSums::kWords > 0)

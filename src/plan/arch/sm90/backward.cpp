@@ -149,8 +149,8 @@ bool suits(const KernelRequest& request, const FusedTile& tile) {
                                     request.work.element_instructions > kMostFromRows;
     if (tile.query_tile == 2 * kRowBlock &&
         (request.head_dim > 64 || request.gradients.by_element || request.gradients.by_terms ||
-         request.derivative.uses_score ||
-         computes_from_rows || request.gradients.partials_are_wide ||
+         request.derivative.uses_score || computes_from_rows ||
+         request.gradients.partials_are_wide ||
          (request.work.is_large && writes_scores_once(request)) || request.gradients.by_distance ||
          request.gradients.by_table || request.gradients.grid_places > 0 ||
          request.gradients.by_shift || request.gradients.weighs_distances))
