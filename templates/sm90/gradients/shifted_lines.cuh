@@ -3,6 +3,7 @@
 #pragma once
 
 #include "common/place.cuh"
+#include "sm90/backward_layout.cuh"
 #include "sm90/warpgroup.cuh"
 
 namespace sm90 {
