@@ -163,6 +163,7 @@ class TermWords {
     static constexpr int kWarpKeys = 16;
 
     static __device__ void clear() {
+        __syncwarp(); // lanes may still read the sums of the head before
         for (int i = lane_again(); i < kWords; i += 32)
             store_shared_word(address(i), 0);
         __syncwarp();
