@@ -266,6 +266,14 @@ std::optional<Variant> sharing_variant(const Program& program, Calls calls) {
     return first;
 }
 
+// Whether the generic kernel of all gradients is as fast as several that share them: where elements
+// read much, these spill at wide heads.
+bool stays_generic(const KernelRequest& whole) {
+    constexpr int kNarrow = 64;
+    return !whole.generic_because.empty() && whole.work.reads_much() &&
+           std::max(whole.head_dim, whole.head_dim_v) > kNarrow;
+}
+
 // Whether a kernel copies tiles of dense biases, or adds such tiles, whose rows must be aligned.
 bool needs_aligned_biases(const Variant& variant) {
     const KernelConfig& first = variant.candidates.front();
@@ -282,8 +290,9 @@ Result<std::vector<Variant>> backward_variants(const Program& program) {
         request; // a block has the whole dq of a sequence, so its order is fixed
     const bool is_split = options.backward_kernel == BackwardKernel::split || !no_order.empty();
     if (is_split) request.kind = KernelKind::backward_dkdv;
+    const bool is_whole = is_split || stays_generic(request);
     const auto of_calls = [&](Calls calls, const KernelRequest& of_whole) {
-        auto sharing = is_split ? std::nullopt : sharing_variant(program, calls);
+        auto sharing = is_whole ? std::nullopt : sharing_variant(program, calls);
         return sharing ? *std::move(sharing) : variant(program, calls, of_whole);
     };
     std::vector<Variant> variants = {of_calls(Calls::usual, request)};

@@ -424,10 +424,12 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
         {is_first && comes_again && !tile.has_dense_bias() && !adds_elements, 16},
         // Another form, or the generic kernel, is as fast.
         {comes_again || adds_elements, 0},
-        // The generic kernel, which follows, has half the speed.
-        {is_last || tile.has_dense_bias() || shape.key_width != 0 || tile.storage.table_words > 0 ||
+        // The generic kernel, which follows, takes three times as long.
+        {is_last, 640},
+        // So do additions and reads element by element.
+        {tile.has_dense_bias() || shape.key_width != 0 || tile.storage.table_words > 0 ||
              tile.sums.weighs_distances,
-         640},
+         256},
         // Smaller tiles follow.
         {true, 128}};
     spills.tolerated = std::ranges::find_if(tolerances, &Tolerance::holds)->bytes;
