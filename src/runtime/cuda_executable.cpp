@@ -442,9 +442,8 @@ class CudaExecutable final : public Executable {
         case plan::Launch::Maps::none: break;
         case plan::Launch::Maps::forward:
         case plan::Launch::Maps::forward_queries: {
-            auto maps =
-                cuda::forward_maps(main, launch.tensor_maps == plan::Launch::Maps::forward,
-                                   call.attention, options_.dtype, tensor_form());
+            auto maps = cuda::forward_maps(main, launch.tensor_maps == plan::Launch::Maps::forward,
+                                           call.attention, options_.dtype, tensor_form());
             if (!maps) return {};
             for (const plan::CopiedBias& biases : pass.copied_biases)
                 if (const auto rows = rows_of(biases, call))

@@ -145,10 +145,10 @@ TEST_CASE("what is not affine in the score stays whole") {
 TEST_CASE("what is read for each pair is copied by tiles whether a score is taken apart or not") {
     const auto copied = [](const std::string& score, bool with_tables = false) {
         const passes::Mod mod = lowered("buffer p: f32[H, Q_LEN, KV_LEN]\nbuffer t: f32[9, H]\n"
-                                        "buffer e: i32[Q_LEN, KV_LEN]\nscore_mod = " + score);
-        const passes::DecomposedMod decomposed = with_tables
-                                                     ? passes::decompose_score_with_tables(mod)
-                                                     : passes::decompose_score(mod);
+                                        "buffer e: i32[Q_LEN, KV_LEN]\nscore_mod = " +
+                                        score);
+        const passes::DecomposedMod decomposed =
+            with_tables ? passes::decompose_score_with_tables(mod) : passes::decompose_score(mod);
         const ir::NodeId read = decomposed.parts.bias_read;
         if (read == kNoNode) return std::string();
         const ir::Program& program = decomposed.mod.program;

@@ -53,9 +53,9 @@ TEST_CASE("a 2-D key index is not worth a table's reads from memory") {
 }
 
 TEST_CASE("tables that three warpgroups have no registers for are tried with two") {
-    const std::vector<KernelConfig> all = forwards_of(
-        "buffer t: f32[H, 8, 8]\nbuffer g: i32[Q_LEN]\nbuffer f: f32[KV_LEN]\n"
-        "score_mod = (score + t[h, g[q_idx], g[kv_idx]]) * f[kv_idx]");
+    const std::vector<KernelConfig> all =
+        forwards_of("buffer t: f32[H, 8, 8]\nbuffer g: i32[Q_LEN]\nbuffer f: f32[KV_LEN]\n"
+                    "score_mod = (score + t[h, g[q_idx], g[kv_idx]]) * f[kv_idx]");
     REQUIRE(all.size() > 3);
     for (const int i : {0, 1, 2}) {
         CAPTURE(i);
