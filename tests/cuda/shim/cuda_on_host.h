@@ -70,8 +70,12 @@ inline int __float2int_rz(float x) { return saturated<int>(x); }
 #define __builtin_assume(condition)
 template <typename T> T __ldg(const T* p) { return *p; }
 inline float atomicAdd(float* p, float x) {
-    const float before = *p;
-    *p += x;
+    float before, after;
+    __atomic_load(p, &before, __ATOMIC_SEQ_CST);
+    do
+        after = before + x;
+    while (
+        !__atomic_compare_exchange(p, &before, &after, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
     return before;
 }
 struct float2 {
@@ -81,9 +85,15 @@ struct float4 {
     float x, y, z, w;
 };
 inline int atomicAdd(int* p, int x) { return __atomic_fetch_add(p, x, __ATOMIC_SEQ_CST); }
-inline void atomicAdd(float2* p, float2 x) { *p = {p->x + x.x, p->y + x.y}; }
+inline void atomicAdd(float2* p, float2 x) {
+    atomicAdd(&p->x, x.x);
+    atomicAdd(&p->y, x.y);
+}
 inline void atomicAdd(float4* p, float4 x) {
-    *p = {p->x + x.x, p->y + x.y, p->z + x.z, p->w + x.w};
+    atomicAdd(&p->x, x.x);
+    atomicAdd(&p->y, x.y);
+    atomicAdd(&p->z, x.z);
+    atomicAdd(&p->w, x.w);
 }
 inline float __fmul_rn(float x, float y) { return x * y; }
 // Toward zero, of what a double has.
@@ -102,7 +112,9 @@ inline float __fadd_rz(float x, float y) { return toward_zero(static_cast<double
 inline float __fmaf_rz(float x, float y, float z) {
     return toward_zero(static_cast<double>(x) * y + z);
 }
-inline void atomicAdd(unsigned long long* p, unsigned long long x) { *p += x; }
+inline void atomicAdd(unsigned long long* p, unsigned long long x) {
+    __atomic_fetch_add(p, x, __ATOMIC_SEQ_CST);
+}
 inline void atomicOr(unsigned* p, unsigned x) { __atomic_fetch_or(p, x, __ATOMIC_SEQ_CST); }
 inline void atomicAnd(unsigned* p, unsigned x) { __atomic_fetch_and(p, x, __ATOMIC_SEQ_CST); }
 inline long long __double_as_longlong(double x) {
