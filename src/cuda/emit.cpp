@@ -185,7 +185,8 @@ class Emitter {
         std::vector<NodeId> result;
         if (!has_program()) return result;
         if (is_plan()) return {mod_.mask};
-        if (!has_elements()) return row_gradient_roots(mod_, gradients());
+        if (!has_elements())
+            return gradient_roots(mod_, gradients(), {&passes::ReadGradient::partial});
         result = {mod_.mask, mod_.score};
         if (has_band()) {
             result.insert(result.end(), mod_.band.low.begin(), mod_.band.low.end());
@@ -210,11 +211,13 @@ class Emitter {
                 result.insert(result.end(), indices.begin(), indices.end());
             }
             if (config_.kind == plan::KernelKind::fold) {
-                const std::vector<NodeId> of_terms =
-                    term_gradient_roots(mod_, terms_by_distance(mod_));
+                const std::vector<NodeId> of_terms = gradient_roots(
+                    mod_, terms_by_distance(mod_), {&passes::ReadGradient::sum_factor});
                 result.insert(result.end(), of_terms.begin(), of_terms.end());
             }
-            const std::vector<NodeId> of_sums = term_sum_roots(mod_, terms());
+            const std::vector<NodeId> of_sums = gradient_roots(
+                mod_, terms(),
+                {&passes::ReadGradient::head_factor, &passes::ReadGradient::element_factor});
             result.insert(result.end(), of_sums.begin(), of_sums.end());
             if (config_.sums.sums_grids)
                 for (const auto& [condition, value] : passes::grid_conditions(mod_))

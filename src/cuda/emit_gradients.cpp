@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <initializer_list>
 #include <map>
 #include <utility>
 
@@ -284,6 +285,19 @@ std::vector<passes::ReadGradient> gradients_of(const passes::Mod& mod,
     return added;
 }
 
+std::vector<NodeId> gradient_roots(const passes::Mod& mod,
+                                   const std::vector<passes::ReadGradient>& gradients,
+                                   std::initializer_list<NodeId passes::ReadGradient::*> factors) {
+    std::vector<NodeId> roots;
+    for (const passes::ReadGradient& gradient : gradients) {
+        for (const auto factor : factors)
+            roots.push_back(gradient.*factor);
+        const auto& indices = mod.program.graph[gradient.read].operands;
+        roots.insert(roots.end(), indices.begin(), indices.end());
+    }
+    return roots;
+}
+
 std::vector<passes::ReadGradient> terms_by_distance(const passes::Mod& mod) {
     std::vector<passes::ReadGradient> terms;
     std::ranges::copy_if(mod.gradients, std::back_inserter(terms),
@@ -293,25 +307,16 @@ std::vector<passes::ReadGradient> terms_by_distance(const passes::Mod& mod) {
     return terms;
 }
 
-std::vector<NodeId> term_gradient_roots(const passes::Mod& mod,
-                                        const std::vector<passes::ReadGradient>& terms) {
-    std::vector<NodeId> roots;
-    for (const passes::ReadGradient& gradient : terms) {
-        roots.push_back(gradient.sum_factor);
-        const auto& indices = mod.program.graph[gradient.read].operands;
-        roots.insert(roots.end(), indices.begin(), indices.end());
-    }
-    return roots;
-}
-
 std::string emit_term_gradients(const Layout& layout,
                                 const std::vector<passes::ReadGradient>& terms) {
     if (terms.empty()) return "";
     Body each(layout, Place::element, "at.");
-    each.compute(entering(layout, term_gradient_roots(layout.mod(), terms)));
+    each.compute(
+        entering(layout, gradient_roots(layout.mod(), terms, {&passes::ReadGradient::sum_factor})));
     for (const auto& [counter, of_counter] : by_counter(layout, terms))
         each.loop(counter, [&](Body& inside) {
-            inside.compute(term_gradient_roots(layout.mod(), of_counter));
+            inside.compute(
+                gradient_roots(layout.mod(), of_counter, {&passes::ReadGradient::sum_factor}));
             for (const passes::ReadGradient& gradient : of_counter)
                 inside.line(formatted(
                     "add({}, {}, {});",
@@ -333,18 +338,6 @@ std::vector<passes::ReadGradient> terms_of_kernel(const passes::Mod& mod,
     if (!has_backward_policies(config) || config.kind != plan::KernelKind::backward_fused)
         return {};
     return passes::terms_by_tile(mod);
-}
-
-std::vector<NodeId> term_sum_roots(const passes::Mod& mod,
-                                   const std::vector<passes::ReadGradient>& terms) {
-    std::vector<NodeId> roots;
-    for (const passes::ReadGradient& gradient : terms) {
-        roots.push_back(gradient.head_factor);
-        roots.push_back(gradient.element_factor);
-        const auto& indices = mod.program.graph[gradient.read].operands;
-        roots.insert(roots.end(), indices.begin(), indices.end());
-    }
-    return roots;
 }
 
 std::vector<NodeId> sums_of_elements(const Layout& layout, const std::vector<NodeId>& roots) {
@@ -413,17 +406,6 @@ std::string emit_term_sums(const Layout& layout, const plan::KernelConfig& confi
     policy.member(visits("visit_totals", "Totals", of_totals));
     policy.member(visits("visit", "Terms", learned));
     return text + policy.text();
-}
-
-std::vector<NodeId> row_gradient_roots(const passes::Mod& mod,
-                                       const std::vector<passes::ReadGradient>& gradients) {
-    std::vector<NodeId> roots;
-    for (const passes::ReadGradient& gradient : gradients) {
-        roots.push_back(gradient.partial);
-        const auto& indices = mod.program.graph[gradient.read].operands;
-        roots.insert(roots.end(), indices.begin(), indices.end());
-    }
-    return roots;
 }
 
 std::string emit_row_gradients(const Layout& layout,

@@ -2,6 +2,7 @@
 // evaluates once for many elements.
 #pragma once
 
+#include <initializer_list>
 #include <string>
 
 #include "cuda/expressions.h"
@@ -43,9 +44,12 @@ std::string emit_read_gradients(const Layout& layout, const plan::KernelConfig& 
 std::vector<passes::ReadGradient> gradients_of(const passes::Mod& mod,
                                                const plan::KernelConfig& config);
 
+// Returns these factors of each gradient, and the indices of its read.
+std::vector<ir::NodeId>
+gradient_roots(const passes::Mod& mod, const std::vector<passes::ReadGradient>& gradients,
+               std::initializer_list<ir::NodeId passes::ReadGradient::*> factors);
+
 std::vector<passes::ReadGradient> terms_by_distance(const passes::Mod& mod);
-std::vector<ir::NodeId> term_gradient_roots(const passes::Mod& mod,
-                                            const std::vector<passes::ReadGradient>& terms);
 std::string emit_term_gradients(const Layout& layout,
                                 const std::vector<passes::ReadGradient>& terms);
 
@@ -54,8 +58,6 @@ std::string emit_term_gradients(const Layout& layout,
 // the kernel asks of them. functions: text of TermSums::enter() and joint().
 std::vector<passes::ReadGradient> terms_of_kernel(const passes::Mod& mod,
                                                   const plan::KernelConfig& config);
-std::vector<ir::NodeId> term_sum_roots(const passes::Mod& mod,
-                                       const std::vector<passes::ReadGradient>& terms);
 std::vector<ir::NodeId> sums_of_elements(const Layout& layout,
                                          const std::vector<ir::NodeId>& roots);
 std::vector<ir::NodeId> carried_by_terms(const Layout& layout,
@@ -65,10 +67,8 @@ std::string emit_term_sums(const Layout& layout, const plan::KernelConfig& confi
                            const std::vector<passes::ReadGradient>& terms,
                            const std::vector<ir::NodeId>& sums, const std::string& functions);
 
-// Roots and functions for kernels of a warp-specialized backward that pass over rows: the partial
-// of each read whose gradient is added once a row, as a function of the score.
-std::vector<ir::NodeId> row_gradient_roots(const passes::Mod& mod,
-                                           const std::vector<passes::ReadGradient>& gradients);
+// Functions for kernels of a warp-specialized backward that pass over rows: the partial of each
+// read whose gradient is added once a row, as a function of the score.
 std::string emit_row_gradients(const Layout& layout,
                                const std::vector<passes::ReadGradient>& gradients);
 

@@ -152,9 +152,10 @@ std::vector<KernelConfig> few_of(std::vector<KernelConfig> candidates) {
 Variant variant(const Program& program, Calls calls, KernelRequest request) {
     Variant result{calls, request, {}};
     result.candidates = candidates(result.request);
-    const bool is_long = result.request.kind == KernelKind::forward ? has_large_score(program.mod())
-                                                                    : is_large(program.mod());
-    if (is_long) result.candidates = few_of(std::move(result.candidates));
+    const bool is_large_kernel = result.request.kind == KernelKind::forward
+                                     ? has_large_score(program.mod())
+                                     : is_large(program.mod());
+    if (is_large_kernel) result.candidates = few_of(std::move(result.candidates));
     return result;
 }
 

@@ -1,13 +1,12 @@
 // From where the forward kernel for Hopper reads what elements need, by program.
 #include <doctest/doctest.h>
 
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "hopper_program.h"
 #include "plan/plan.h"
-#include "plan/program.h"
 #include "program_of.h"
 
 using namespace flexc;
@@ -17,13 +16,9 @@ using Of = Decomposition::Of;
 namespace {
 
 std::vector<KernelConfig> forwards_of(const std::string& text) {
-    auto mod = passes::lower(test::program_of(text), {.head_dim = 64, .head_dim_v = 64});
-    REQUIRE(mod);
-    CompileOptions options;
-    options.dtype = DType::bf16;
-    options.head_dim = options.head_dim_v = 64;
-    const Program program(std::move(*mod), std::move(options), *target_of("sm_90a"));
-    auto plan = make_plan(program);
+    const auto program = test::hopper_program(test::program_of(text), 64);
+    REQUIRE(program);
+    auto plan = make_plan(*program);
     REQUIRE(plan);
     return std::move(plan->forward.front().candidates);
 }

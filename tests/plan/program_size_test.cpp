@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "front/library.h"
+#include "hopper_program.h"
 #include "passes/pipeline.h"
 #include "plan/arch/sm90/sm90.h"
 #include "plan/plan.h"
@@ -18,15 +19,6 @@ using namespace flexc;
 using namespace flexc::plan;
 
 namespace {
-
-std::unique_ptr<Program> hopper_program(ir::Program source, int head_dim = 128) {
-    auto mod = passes::lower(std::move(source), {.head_dim = head_dim, .head_dim_v = head_dim});
-    if (!mod) return nullptr; // larger than a program may be
-    CompileOptions options;
-    options.dtype = DType::bf16;
-    options.head_dim = options.head_dim_v = head_dim;
-    return std::make_unique<Program>(std::move(*mod), std::move(options), *target_of("sm_90a"));
-}
 
 // Of the first variant of a pass, for calls as they usually are.
 std::ptrdiff_t hopper_candidates(const std::vector<Variant>& variants) {
@@ -40,7 +32,7 @@ TEST_CASE("a program larger than usual has few kernels for Hopper, then the gene
     for (const std::uint64_t seed : test::seeds(60)) {
         CAPTURE(seed);
         const auto program =
-            hopper_program(test::random_program(seed, {.operators = 40, .sinks = false}));
+            test::hopper_program(test::random_program(seed, {.operators = 40, .sinks = false}));
         if (!program) continue;
         const auto plan = make_plan(*program);
         REQUIRE(plan);
@@ -74,7 +66,7 @@ TEST_CASE("a program larger than usual has few kernels for Hopper, then the gene
 TEST_CASE("the library's mods stay below the limits of long code") {
     for (const front::LibraryMod& entry : front::library()) {
         CAPTURE(entry.name);
-        const auto program = hopper_program(test::program_of(std::string(entry.text)));
+        const auto program = test::hopper_program(test::program_of(std::string(entry.text)));
         REQUIRE(program);
         CHECK_FALSE(is_large(program->mod()));
         const KernelRequest request = program->request(KernelKind::backward_fused);
@@ -91,14 +83,14 @@ TEST_CASE("a large mask makes a program large") {
     std::string mask = "mask_mod = q_idx >= kv_idx";
     for (int i = 1; i < 40; ++i)
         mask += " and q_idx % " + std::to_string(i + 2) + " != kv_idx";
-    const auto program = hopper_program(test::program_of(mask));
+    const auto program = test::hopper_program(test::program_of(mask));
     REQUIRE(program);
     CHECK(is_large(program->mod()));
 }
 
 TEST_CASE("gradients of buffers by functions of scores have one copy at wide heads") {
     const auto writes_once = [](const std::string& score, int head_dim) {
-        const auto program = hopper_program(
+        const auto program = test::hopper_program(
             test::program_of("buffer c: f32[H] grad\nscore_mod = " + score), head_dim);
         REQUIRE(program);
         const auto plan = make_plan(*program);
@@ -113,8 +105,8 @@ TEST_CASE("gradients of buffers by functions of scores have one copy at wide hea
 
 TEST_CASE("a usual program has several kernels for Hopper to choose from") {
     const auto program =
-        hopper_program(test::program_of("buffer t: f32[KV_LEN] grad\n"
-                                        "score_mod = score * sigmoid(t[kv_idx] * score)\n"));
+        test::hopper_program(test::program_of("buffer t: f32[KV_LEN] grad\n"
+                                              "score_mod = score * sigmoid(t[kv_idx] * score)\n"));
     REQUIRE(program);
     const auto plan = make_plan(*program);
     REQUIRE(plan);
@@ -129,7 +121,7 @@ std::unique_ptr<Program> nested_program(int count, const std::string& mask) {
     std::string score = "score";
     for (int i = 0; i < count; ++i)
         score = "tanh(" + score + " * 0.5)";
-    return hopper_program(test::program_of("score_mod = " + score + "\n" + mask));
+    return test::hopper_program(test::program_of("score_mod = " + score + "\n" + mask));
 }
 const std::string kWindow = "mask_mod = q_idx >= kv_idx and q_idx - kv_idx < 512\n";
 const std::string kTiles = "mask_mod = abs(q_idx // 16 - kv_idx // 16) <= 2\n";
@@ -161,7 +153,7 @@ TEST_CASE("copies of what is computed for each element are few where it is much"
     for (const std::uint64_t seed : test::seeds(60)) {
         CAPTURE(seed);
         const auto program =
-            hopper_program(test::random_program(seed, {.operators = 15, .sinks = false}));
+            test::hopper_program(test::random_program(seed, {.operators = 15, .sinks = false}));
         if (!program) continue;
         const auto plan = make_plan(*program);
         REQUIRE(plan);
@@ -175,7 +167,7 @@ TEST_CASE("copies of what is computed for each element are few where it is much"
 
 TEST_CASE("derivatives that elements compute from positions at length are folded into P") {
     const auto request_of = [](const std::string& text) {
-        const auto program = hopper_program(test::program_of(text));
+        const auto program = test::hopper_program(test::program_of(text));
         REQUIRE(program);
         const auto plan = make_plan(*program);
         REQUIRE(plan);
@@ -206,7 +198,7 @@ TEST_CASE("derivatives that elements compute from positions at length are folded
 TEST_CASE("what is added to elements is computed in parts where much is read") {
     // Of a backward those for any tensors, which one kernel of each program computes.
     const auto candidates_of = [](const std::string& text, bool backward, int head_dim = 128) {
-        const auto program = hopper_program(test::program_of(text), head_dim);
+        const auto program = test::hopper_program(test::program_of(text), head_dim);
         REQUIRE(program);
         const auto plan = make_plan(*program);
         REQUIRE(plan);
@@ -242,8 +234,8 @@ TEST_CASE("what is added to elements is computed in parts where much is read") {
 
 TEST_CASE("what computes much from values of queries has no tiles of 128 queries") {
     const auto longest = [](const char* mod) {
-        const auto program =
-            hopper_program(test::program_of(std::string(front::find_library_mod(mod)->text)), 64);
+        const auto program = test::hopper_program(
+            test::program_of(std::string(front::find_library_mod(mod)->text)), 64);
         REQUIRE(program);
         const auto plan = make_plan(*program);
         REQUIRE(plan);
@@ -262,7 +254,7 @@ TEST_CASE("library mods have a copy for each kind of tile") {
                             "distance_decay", "t5_bias", "dense_bias", "swin"}) {
         CAPTURE(mod);
         const auto program =
-            hopper_program(test::program_of(std::string(front::find_library_mod(mod)->text)));
+            test::hopper_program(test::program_of(std::string(front::find_library_mod(mod)->text)));
         REQUIRE(program);
         const auto plan = make_plan(*program);
         REQUIRE(plan);
@@ -286,7 +278,7 @@ TEST_CASE("a usual program whose elements take long has three forms of a tile at
 TEST_CASE("tables stay in memory where places in them are long to compute for each element") {
     const auto has_tables = [](std::string_view mod) {
         const auto program =
-            hopper_program(test::program_of(std::string(front::find_library_mod(mod)->text)));
+            test::hopper_program(test::program_of(std::string(front::find_library_mod(mod)->text)));
         REQUIRE(program);
         const auto plan = make_plan(*program);
         REQUIRE(plan);
@@ -300,7 +292,7 @@ TEST_CASE("tables stay in memory where places in them are long to compute for ea
 TEST_CASE("library mods have the form of the warps beside the MMAs where these do more than load") {
     const auto has_form = [](std::string_view mod) {
         const auto program =
-            hopper_program(test::program_of(std::string(front::find_library_mod(mod)->text)));
+            test::hopper_program(test::program_of(std::string(front::find_library_mod(mod)->text)));
         REQUIRE(program);
         const auto plan = make_plan(*program);
         REQUIRE(plan);
@@ -329,7 +321,7 @@ TEST_CASE("library mods have the form of the warps beside the MMAs where these d
 
 TEST_CASE("what memory adds up for each element is left to the generic kernel where it is much") {
     const auto first = [](const char* text) {
-        const auto program = hopper_program(test::program_of(text));
+        const auto program = test::hopper_program(test::program_of(text));
         REQUIRE(program);
         const auto plan = make_plan(*program);
         REQUIRE(plan);
@@ -352,7 +344,7 @@ TEST_CASE("what memory adds up for each element is left to the generic kernel wh
 
 TEST_CASE("derivatives by 64-bit integers of an element save registers from the start") {
     const auto first_form = [](const std::string& text, int head_dim = 128) {
-        const auto program = hopper_program(test::program_of(text), head_dim);
+        const auto program = test::hopper_program(test::program_of(text), head_dim);
         REQUIRE(program);
         const auto plan = make_plan(*program);
         REQUIRE(plan);
