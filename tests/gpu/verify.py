@@ -45,7 +45,7 @@ SANITIZED_KERNELS = ("automatic", "generic", "split", "deterministic")
 API_SECTIONS = [
     ("end-to-end", "all kinds", False, True,
      ["-tse=hopper", "-sf=*/end_to_end_test.cpp,*/row_gradients_test.cpp,*/large_scores_test.cpp,"
-      "*/out_of_range_test.cpp,*/max_scores_test.cpp"]),
+      "*/out_of_range_test.cpp,*/max_scores_test.cpp", "-tce=*on the CPU"]),
     ("hopper", "specialized", True, True,
      ["-ts=hopper", "-sf=*/hopper_test.cpp,*/hopper_softmax_test.cpp,*/hopper_index_2d_test.cpp,"
       "*/row_gradients_test.cpp,*/large_scores_test.cpp,*/max_scores_test.cpp"]),
