@@ -6,6 +6,7 @@
 #include "cuda/arch/family_text.h"
 #include "cuda/emit_dense_bias.h"
 #include "cuda/emit_derivative.h"
+#include "cuda/emit_element_sums.h"
 #include "cuda/emit_gradients.h"
 #include "cuda/emit_mask.h"
 #include "cuda/emit_score_parts.h"
@@ -19,6 +20,7 @@
 #include "cuda/policy.h"
 #include "cuda/quote.h"
 #include "passes/distance_value.h"
+#include "passes/element_sums.h"
 #include "passes/gradient_order.h"
 #include "passes/gradient_sum.h"
 #include "passes/grid_gradient.h"
@@ -531,14 +533,12 @@ class Emitter {
 
     void term_sums() {
         if (terms().empty()) return;
-        const std::vector<NodeId> sums = sums_of_elements(layout_, joint_roots());
+        const std::vector<NodeId> sums =
+            passes::element_sums(mod_, joint_roots(), passes::distance_values(mod_));
         const std::vector<NodeId> given = carried_by_terms(layout_, terms(), sums);
         Body enter = joint_body(), joint = joint_body();
-        enter.compute(given);
-        for (std::size_t i = 0; const NodeId id : given)
-            enter.line(formatted("carried[{}] = {};", i++, unbracketed(enter.text(id))));
-        for (std::size_t i = 0; i < sums.size(); ++i)
-            joint.provide(sums[i], formatted("totals[{}]", i));
+        fill_enter(enter, given);
+        provide_totals(joint, sums, "totals");
         fill_joint(joint, {});
         text_ += emit_term_sums(
             layout_, config_, terms(), sums,

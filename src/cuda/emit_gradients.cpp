@@ -8,8 +8,10 @@
 
 #include "cuda/arch/family_text.h"
 #include "cuda/emit_derivative.h"
+#include "cuda/emit_element_sums.h"
 #include "cuda/policy.h"
 #include "passes/distance_value.h"
+#include "passes/element_sums.h"
 #include "passes/gradient_sum.h"
 #include "passes/grid_gradient.h"
 #include "passes/term_gradient.h"
@@ -114,25 +116,13 @@ std::vector<NodeId> staged_columns(const passes::Mod& mod, const plan::KernelCon
                                          : std::vector<NodeId>{};
 }
 
-// The text of the terms of one counter, for TermSums: templates/policies/term_sums.cuh has the
-// members.
+// The text of the gradients of one counter's terms, for TermSums: templates/policies/term_sums.cuh
+// has the members.
 class TermsText {
   public:
     // given: what elements carry.
     TermsText(const Layout& layout, NodeId counter, const std::vector<NodeId>& given)
         : layout_(layout), counter_(counter), given_(given) {}
-
-    // Of sums with this counter, whose totals begin at `first`.
-    std::string totals(std::string_view name, const std::vector<NodeId>& sums, int first) const {
-        std::vector<NodeId> terms;
-        for (const NodeId sum : sums)
-            terms.push_back(layout_.node(sum).operands[1]);
-        return formatted("struct {} {{\n"
-                         "    static constexpr int kSums = {}, kFirst = {};\n"
-                         "    struct Parts {{\n        float of[kSums];\n    }};\n",
-                         name, sums.size(), first) +
-               range() + parts(terms) + "};\n\n";
-    }
 
     // Of gradients of these reads.
     std::string gradients(std::string_view name, const std::vector<passes::ReadGradient>& learned,
@@ -145,6 +135,7 @@ class TermsText {
             if (layout_.mod().ranges.finite[factors.back()])
                 finite += formatted("read == {} || ", i);
         }
+        const std::string value = counter_parameter(layout_, counter_);
         return formatted("struct {} {{\n"
                          "    static constexpr int kReads = {}, kCount = {}, kFirstWord = {};\n"
                          "    struct Parts {{\n        float of[kReads];\n    }};\n"
@@ -154,35 +145,17 @@ class TermsText {
                          "        return {}false;\n    }}\n",
                          name, learned.size(), passes::count_terms(layout_.mod(), counter_),
                          first_word, places, finite) +
-               range() + parts(factors) +
-               member_function(formatted("float factor(const At& at, int read, {})", value()),
+               counter_range(layout_, counter_) + term_parts(layout_, counter_, given_, factors) +
+               member_function(formatted("float factor(const At& at, int read, {})", value),
                                factors_of(learned)) +
                member_function(formatted("{}* address(const At& at, int read, {})",
                                          layout_.mod().deterministic ? "exact::Sum" : "float",
-                                         value()),
+                                         value),
                                addresses_of(learned)) +
                "};\n\n";
     }
 
   private:
-    // The counter's value as a parameter.
-    std::string value() const {
-        return formatted("{} {}", spelling(layout_.type(counter_)),
-                         value_name(layout_.mod().program, counter_));
-    }
-    std::string range() const {
-        const CType type = layout_.type(counter_);
-        const auto end = [&](NodeId id) {
-            Body body(layout_, Place::element, "at.");
-            body.compute({id});
-            body.line("return " + unbracketed(body.text_as(id, type)) + ";");
-            return body;
-        };
-        const ir::Node& counter = layout_.node(counter_);
-        return formatted("    using Counter = {};\n", spelling(type)) +
-               member_function("Counter first(const At& at)", end(counter.operands[0])) +
-               member_function("Counter end(const At& at)", end(counter.operands[1]));
-    }
     std::string_view place(NodeId read) const {
         switch (passes::place_of_term(layout_.mod(), read)) {
         case Place::launch:
@@ -192,25 +165,6 @@ class TermsText {
         case Place::element: break;
         }
         return "element";
-    }
-    // Returns the text of a function that gives a term's values of an element.
-    std::string parts(const std::vector<NodeId>& values) const {
-        Body body(layout_, Place::element, "at.");
-        for (std::size_t i = 0; i < given_.size(); ++i)
-            if (layout_.node(given_[i]).op == ir::Op::score)
-                body.line(formatted("const float score = carried[{}];", i));
-            else
-                body.provide(given_[i], formatted("carried[{}]", i));
-        body.compute(entering(layout_, values));
-        body.term(counter_, [&](Body& inside) {
-            inside.compute(values);
-            std::string all;
-            for (const NodeId id : values)
-                all += (all.empty() ? "" : ", ") + unbracketed(inside.text_as(id, CType::real));
-            inside.line("return {{" + all + "}};");
-        });
-        return member_function(
-            formatted("Parts parts(const At& at, const float* carried, {})", value()), body);
     }
     Body factors_of(const std::vector<passes::ReadGradient>& learned) const {
         Body body(layout_, Place::element, "at.");
@@ -239,7 +193,7 @@ class TermsText {
                   const std::function<std::string(Body&)>& value_of) const {
         body.line(formatted("if (read == {}) {{", index));
         Body own(layout_, Place::element, "at.");
-        own.compute(entering(layout_, roots));
+        own.compute(passes::entering(layout_.mod(), roots));
         own.term(counter_, [&](Body& inside) {
             inside.compute(roots);
             inside.line("return " + value_of(inside) + ";");
@@ -311,8 +265,8 @@ std::string emit_term_gradients(const Layout& layout,
                                 const std::vector<passes::ReadGradient>& terms) {
     if (terms.empty()) return "";
     Body each(layout, Place::element, "at.");
-    each.compute(
-        entering(layout, gradient_roots(layout.mod(), terms, {&passes::ReadGradient::sum_factor})));
+    each.compute(passes::entering(
+        layout.mod(), gradient_roots(layout.mod(), terms, {&passes::ReadGradient::sum_factor})));
     for (const auto& [counter, of_counter] : by_counter(layout, terms))
         each.loop(counter, [&](Body& inside) {
             inside.compute(
@@ -340,23 +294,6 @@ std::vector<passes::ReadGradient> terms_of_kernel(const passes::Mod& mod,
     return passes::terms_by_tile(mod);
 }
 
-std::vector<NodeId> sums_of_elements(const Layout& layout, const std::vector<NodeId>& roots) {
-    const std::vector<NodeId> tabulated = passes::distance_values(layout.mod());
-    std::vector<NodeId> sums;
-    ir::visit_from(layout.mod().program.graph, roots, [&](NodeId id) {
-        const ir::Node& node = layout.node(id);
-        if (std::ranges::find(tabulated, id) != tabulated.end()) return false;
-        if (node.op != ir::Op::sum) return true;
-        if (node.type == ir::Type::real && layout.place(id) == Place::element &&
-            !layout.is_of_term(id))
-            sums.push_back(id);
-        return false;
-    });
-    std::ranges::sort(sums, {},
-                      [&](NodeId id) { return std::pair(layout.node(id).operands[0], id); });
-    return sums;
-}
-
 std::vector<NodeId> carried_by_terms(const Layout& layout,
                                      const std::vector<passes::ReadGradient>& gradients,
                                      const std::vector<NodeId>& sums) {
@@ -365,7 +302,7 @@ std::vector<NodeId> carried_by_terms(const Layout& layout,
         terms.push_back(gradient.element_factor);
     for (const NodeId sum : sums)
         terms.push_back(layout.node(sum).operands[1]);
-    return carried(layout, terms, false);
+    return passes::carried_values(layout.mod(), terms);
 }
 
 std::string emit_term_sums(const Layout& layout, const plan::KernelConfig& config,
@@ -373,38 +310,23 @@ std::string emit_term_sums(const Layout& layout, const plan::KernelConfig& confi
                            const std::vector<NodeId>& sums, const std::string& functions) {
     if (terms.empty()) return "";
     const std::vector<NodeId> given = carried_by_terms(layout, terms, sums);
-    std::string text;
-    const auto visits = [](std::string_view function, std::string_view name, int count) {
-        std::string calls;
-        for (int i = 0; i < count; ++i)
-            calls += formatted("        visit_terms({}{}{{}});\n", name, i);
-        return formatted("    template <typename Visit> static __device__ void {}(Visit "
-                         "visit_terms) {{\n{}    }}\n",
-                         function, calls);
-    };
-    std::map<NodeId, std::vector<NodeId>> sums_by_counter;
-    for (const NodeId sum : sums)
-        sums_by_counter[layout.node(sum).operands[0]].push_back(sum);
-    int totals = 0, of_totals = 0, learned = 0, words = 0;
-    for (const auto& [counter, of_counter] : sums_by_counter) {
-        text += TermsText(layout, counter, given)
-                    .totals(formatted("Totals{}", of_totals++), of_counter, totals);
-        totals += static_cast<int>(of_counter.size());
-    }
+    Policy policy("TermSums");
+    policy.constant("kExist", true);
+    policy.constant("kCarried", static_cast<int>(given.size()));
+    policy.constant("kTotals", static_cast<int>(sums.size()));
+    policy.constant("kWords", config.storage.term_words);
+    const TotalsText totals = emit_totals(layout, sums, given);
+    std::string text = totals.types;
+    int learned = 0, words = 0;
     const bool keeps = config.storage.term_words > 0;
     for (const auto& [counter, of_counter] : by_counter(layout, terms)) {
         text += TermsText(layout, counter, given)
                     .gradients(formatted("Terms{}", learned++), of_counter, keeps ? words : 0);
         words += passes::term_words(layout.mod(), counter);
     }
-    Policy policy("TermSums");
-    policy.constant("kExist", true);
-    policy.constant("kCarried", static_cast<int>(given.size()));
-    policy.constant("kTotals", totals);
-    policy.constant("kWords", config.storage.term_words);
     policy.member(functions);
-    policy.member(visits("visit_totals", "Totals", of_totals));
-    policy.member(visits("visit", "Terms", learned));
+    policy.member(totals.visit);
+    policy.member(visit_function("visit", "Terms", learned));
     return text + policy.text();
 }
 
@@ -462,24 +384,6 @@ std::string emit_read_gradients(const Layout& layout, const plan::KernelConfig& 
     return policy.text();
 }
 
-std::vector<NodeId> carried(const Layout& layout, const std::vector<NodeId>& terms,
-                            bool uses_score) {
-    std::vector<NodeId> result;
-    for (const NodeId id : entering(layout, terms)) {
-        const ir::Node& node = layout.node(id);
-        const bool is_score = node.op == ir::Op::score;
-        if (node.type == ir::Type::real && !is_score && !layout.is_free(id) &&
-            layout.place(id) == Place::element)
-            result.push_back(id);
-        else if (layout.mod().dependence[id].has(analysis::Dependence::score))
-            uses_score = true;
-    }
-    if (uses_score)
-        for (NodeId id = 0; id < layout.mod().program.graph.size(); ++id)
-            if (layout.node(id).op == ir::Op::score) result.push_back(id);
-    return result;
-}
-
 std::vector<NodeId> carried(const Layout& layout,
                             const std::vector<passes::ReadGradient>& gradients) {
     std::vector<NodeId> partials;
@@ -489,7 +393,7 @@ std::vector<NodeId> carried(const Layout& layout,
         std::ranges::any_of(gradients, [&](const passes::ReadGradient& gradient) {
             return layout.mod().dependence[gradient.read].has(analysis::Dependence::score);
         });
-    return carried(layout, partials, uses_score);
+    return passes::carried_values(layout.mod(), partials, uses_score);
 }
 
 std::string emit_gradients(const Layout& layout, const std::vector<passes::ReadGradient>& gradients,
@@ -527,7 +431,7 @@ std::string emit_gradients(const Layout& layout, const std::vector<passes::ReadG
         if (!is_of_term(layout, gradient)) continue;
         std::vector<NodeId> terms = layout.node(gradient.read).operands;
         terms.push_back(gradient.partial);
-        const std::vector<NodeId> entered = entering(layout, terms);
+        const std::vector<NodeId> entered = passes::entering(layout.mod(), terms);
         indices.insert(indices.end(), entered.begin(), entered.end());
     }
     each.compute(indices);

@@ -20,9 +20,6 @@ std::string element_address(const Body& body, ir::NodeId read, passes::ArgumentS
 // their indices use it. The function that computes the joint values passes them on.
 std::vector<ir::NodeId> carried(const Layout& layout,
                                 const std::vector<passes::ReadGradient>& gradients);
-// The same of any terms.
-std::vector<ir::NodeId> carried(const Layout& layout, const std::vector<ir::NodeId>& terms,
-                                bool uses_score);
 
 // Gradients of a generic backward, except those that it sums as tables or over the batch.
 std::string emit_gradients(const Layout& layout, const std::vector<passes::ReadGradient>& gradients,
@@ -53,13 +50,11 @@ std::vector<passes::ReadGradient> terms_by_distance(const passes::Mod& mod);
 std::string emit_term_gradients(const Layout& layout,
                                 const std::vector<passes::ReadGradient>& terms);
 
-// Returns the gradients of sums' terms that this kernel sums over its tiles; the sums that elements
-// compute for these roots, counter by counter, and what enters the terms of both; and emits what
-// the kernel asks of them. functions: text of TermSums::enter() and joint().
+// Returns the gradients of sums' terms that this kernel sums over its tiles, and what enters these
+// terms and those of sums; and emits what the kernel asks of both. functions: text of
+// TermSums::enter() and joint().
 std::vector<passes::ReadGradient> terms_of_kernel(const passes::Mod& mod,
                                                   const plan::KernelConfig& config);
-std::vector<ir::NodeId> sums_of_elements(const Layout& layout,
-                                         const std::vector<ir::NodeId>& roots);
 std::vector<ir::NodeId> carried_by_terms(const Layout& layout,
                                          const std::vector<passes::ReadGradient>& gradients,
                                          const std::vector<ir::NodeId>& sums);

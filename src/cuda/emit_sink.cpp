@@ -7,6 +7,7 @@
 #include "cuda/emit_gradients.h"
 #include "cuda/expressions.h"
 #include "cuda/policy.h"
+#include "passes/element_sums.h"
 #include "support/text.h"
 
 namespace flexc::cuda {
@@ -56,7 +57,7 @@ Body gradients(const Layout& layout, const std::vector<passes::ReadGradient>& gr
         std::vector<NodeId> needed = roots_of(layout, gradient);
         if (layout.is_of_term(gradient.read)) {
             of_terms[layout.mod().counters[gradient.read]].push_back(gradient);
-            needed = entering(layout, needed);
+            needed = passes::entering(layout.mod(), needed);
         }
         roots.insert(roots.end(), needed.begin(), needed.end());
     }

@@ -4,12 +4,11 @@
 #include <cctype>
 #include <cmath>
 #include <functional>
-#include <iterator>
 #include <numbers>
 #include <optional>
-#include <set>
 
 #include "passes/cost.h"
+#include "passes/element_sums.h"
 #include "plan/work.h"
 #include "support/text.h"
 
@@ -212,22 +211,8 @@ std::vector<NodeId> Body::needs(NodeId id) const {
     if (node.op != Op::sum) return node.operands;
     // A sum needs its range, and the values that enter its terms.
     std::vector<NodeId> outside = layout_->node(node.operands[0]).operands;
-    const std::vector<NodeId> entered = entering(*layout_, {node.operands[1]});
+    const std::vector<NodeId> entered = passes::entering(layout_->mod(), {node.operands[1]});
     outside.insert(outside.end(), entered.begin(), entered.end());
-    return outside;
-}
-
-std::vector<NodeId> entering(const Layout& layout, const std::vector<NodeId>& terms) {
-    std::set<NodeId> pending(terms.begin(), terms.end());
-    std::vector<NodeId> outside;
-    while (!pending.empty()) {
-        const NodeId id = *pending.rbegin();
-        pending.erase(std::prev(pending.end()));
-        if (!layout.is_of_term(id))
-            outside.push_back(id);
-        else if (layout.node(id).op != Op::counter)
-            pending.insert(layout.node(id).operands.begin(), layout.node(id).operands.end());
-    }
     return outside;
 }
 

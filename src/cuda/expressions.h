@@ -199,9 +199,6 @@ class Body {
     int instructions_ = 0;
 };
 
-// Returns the nodes that terms use and that do not change with their counter, each once.
-std::vector<ir::NodeId> entering(const Layout& layout, const std::vector<ir::NodeId>& terms);
-
 // Text of a __device__ function; the signature is without "__device__" and what goes with it.
 std::string device_function(std::string_view signature, const Body& body);
 // Text of "TYPE NAME(const At& at, ...)", a function of an element that kernels inline for each

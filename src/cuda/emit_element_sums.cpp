@@ -1,0 +1,98 @@
+#include "cuda/emit_element_sums.h"
+
+#include <map>
+
+#include "cuda/policy.h"
+#include "passes/element_sums.h"
+#include "support/text.h"
+
+namespace flexc::cuda {
+
+using ir::NodeId;
+using passes::Place;
+
+std::string counter_parameter(const Layout& layout, NodeId counter) {
+    return formatted("{} {}", spelling(layout.type(counter)),
+                     value_name(layout.mod().program, counter));
+}
+
+std::string counter_range(const Layout& layout, NodeId counter) {
+    const CType type = layout.type(counter);
+    const auto end = [&](NodeId id) {
+        Body body(layout, Place::element, "at.");
+        body.compute({id});
+        body.line("return " + unbracketed(body.text_as(id, type)) + ";");
+        return body;
+    };
+    const ir::Node& range = layout.node(counter);
+    return formatted("    using Counter = {};\n", spelling(type)) +
+           member_function("Counter first(const At& at)", end(range.operands[0])) +
+           member_function("Counter end(const At& at)", end(range.operands[1]));
+}
+
+std::string term_parts(const Layout& layout, NodeId counter, const std::vector<NodeId>& given,
+                       const std::vector<NodeId>& values) {
+    Body body(layout, Place::element, "at.");
+    for (std::size_t i = 0; i < given.size(); ++i)
+        if (layout.node(given[i]).op == ir::Op::score)
+            body.line(formatted("const float score = carried[{}];", i));
+        else
+            body.provide(given[i], formatted("carried[{}]", i));
+    body.compute(passes::entering(layout.mod(), values));
+    body.term(counter, [&](Body& inside) {
+        inside.compute(values);
+        std::string all;
+        for (const NodeId id : values)
+            all += (all.empty() ? "" : ", ") + unbracketed(inside.text_as(id, CType::real));
+        inside.line("return {{" + all + "}};");
+    });
+    return member_function(formatted("Parts parts(const At& at, const float* carried, {})",
+                                     counter_parameter(layout, counter)),
+                           body);
+}
+
+void fill_enter(Body& body, const std::vector<NodeId>& given) {
+    body.compute(given);
+    for (std::size_t i = 0; const NodeId id : given)
+        body.line(formatted("carried[{}] = {};", i++, unbracketed(body.text(id))));
+}
+
+void provide_totals(Body& body, const std::vector<NodeId>& sums, std::string_view array) {
+    for (std::size_t i = 0; i < sums.size(); ++i)
+        body.provide(sums[i], formatted("{}[{}]", array, i));
+}
+
+std::string visit_function(std::string_view function, std::string_view types, int count) {
+    std::string calls;
+    for (int i = 0; i < count; ++i)
+        calls += formatted("        visit_terms({}{}{{}});\n", types, i);
+    return formatted("    template <typename Visit> static __device__ void {}(Visit "
+                     "visit_terms) {{\n{}    }}\n",
+                     function, calls);
+}
+
+TotalsText emit_totals(const Layout& layout, const std::vector<NodeId>& sums,
+                       const std::vector<NodeId>& given) {
+    std::map<NodeId, std::vector<NodeId>> by_counter;
+    for (const NodeId sum : sums)
+        by_counter[layout.node(sum).operands[0]].push_back(sum);
+    TotalsText text;
+    std::size_t totals = 0;
+    int counters = 0;
+    for (const auto& [counter, of_counter] : by_counter) {
+        std::vector<NodeId> terms;
+        for (const NodeId sum : of_counter)
+            terms.push_back(layout.node(sum).operands[1]);
+        text.types += formatted("struct Totals{} {{\n"
+                                "    static constexpr int kSums = {}, kFirst = {};\n"
+                                "    struct Parts {{\n        float of[kSums];\n    }};\n",
+                                counters++, of_counter.size(), totals) +
+                      counter_range(layout, counter) + term_parts(layout, counter, given, terms) +
+                      "};\n\n";
+        totals += of_counter.size();
+    }
+    text.visit = visit_function("visit_totals", "Totals", counters);
+    return text;
+}
+
+} // namespace flexc::cuda

@@ -1,0 +1,36 @@
+// Sums of some elements at once, by loops over their terms: the part of mod.cuh that forwards and
+// backwards have in common.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cuda/expressions.h"
+
+namespace flexc::cuda {
+
+// Members of a type for the terms of one counter: its type and range; the parameter that is its
+// value; and "Parts parts(at, carried, counter)", these values of a term. given: what elements
+// carry.
+std::string counter_range(const Layout& layout, ir::NodeId counter);
+std::string counter_parameter(const Layout& layout, ir::NodeId counter);
+std::string term_parts(const Layout& layout, ir::NodeId counter,
+                       const std::vector<ir::NodeId>& given, const std::vector<ir::NodeId>& values);
+
+// Statements of enter(), which stores what an element carries into the terms.
+void fill_enter(Body& body, const std::vector<ir::NodeId>& given);
+// Says in the body of an element's function that the sums are there, in an array.
+void provide_totals(Body& body, const std::vector<ir::NodeId>& sums, std::string_view array);
+
+// Member template visit_terms(visit), which calls visit with each of `count` types of this name.
+std::string visit_function(std::string_view function, std::string_view types, int count);
+// Sums of each counter. sums: passes::element_sums().
+struct TotalsText {
+    std::string types; // one for each counter
+    std::string visit; // visit_totals(), which visits these
+};
+TotalsText emit_totals(const Layout& layout, const std::vector<ir::NodeId>& sums,
+                       const std::vector<ir::NodeId>& given);
+
+} // namespace flexc::cuda
