@@ -346,6 +346,7 @@ class Emitter {
                  "    const Head& head;\n    const Row& row;\n    const Column& column;\n"
                  "    int b, h, h_kv, q, kv;\n";
         text_ += family_.members_of_at(config_);
+        if (config_.sum_elements != 0) text_ += "    const float* sums = nullptr;\n";
         text_ += "};\n\n";
     }
 
@@ -469,6 +470,7 @@ class Emitter {
         Body score(layout_, Place::element, "at.");
         set_table_reads(score, reads, false);
         provide_expanded(score, layout_, parts_);
+        provide_totals(score, sums_at_once(mod_, parts_, config_), "at.sums");
         if (parts_.bias_read != ir::kNoNode && !parts_.found())
             score.provide(parts_.bias_read, from_float(layout_, parts_.bias_read, "at.bias"));
         // Not in a backward, where the references of rows are found without the shared value.

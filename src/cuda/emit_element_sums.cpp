@@ -62,6 +62,11 @@ void provide_totals(Body& body, const std::vector<NodeId>& sums, std::string_vie
         body.provide(sums[i], formatted("{}[{}]", array, i));
 }
 
+std::vector<NodeId> sums_at_once(const passes::Mod& mod, const passes::ScoreParts& parts,
+                                 const plan::KernelConfig& config) {
+    return config.sum_elements == 0 ? std::vector<NodeId>{} : passes::element_sums(mod, parts);
+}
+
 std::string visit_function(std::string_view function, std::string_view types, int count) {
     std::string calls;
     for (int i = 0; i < count; ++i)

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "cuda/expressions.h"
+#include "passes/decompose.h"
+#include "plan/kernel.h"
 
 namespace flexc::cuda {
 
@@ -22,6 +24,11 @@ std::string term_parts(const Layout& layout, ir::NodeId counter,
 void fill_enter(Body& body, const std::vector<ir::NodeId>& given);
 // Says in the body of an element's function that the sums are there, in an array.
 void provide_totals(Body& body, const std::vector<ir::NodeId>& sums, std::string_view array);
+
+// Sums that a forward computes for some of a thread's elements at once: of which At::sums is an
+// array.
+std::vector<ir::NodeId> sums_at_once(const passes::Mod& mod, const passes::ScoreParts& parts,
+                                     const plan::KernelConfig& config);
 
 // Member template visit_terms(visit), which calls visit with each of `count` types of this name.
 std::string visit_function(std::string_view function, std::string_view types, int count);

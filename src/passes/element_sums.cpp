@@ -27,6 +27,14 @@ std::vector<NodeId> element_sums(const Mod& mod, const std::vector<NodeId>& root
     return sums;
 }
 
+std::vector<NodeId> element_sums(const Mod& mod, const ScoreParts& parts) {
+    const NodeId whole = of_elements(mod, parts);
+    if (whole == kNoNode) return {};
+    std::vector<NodeId> known = parts.key_values;
+    known.insert(known.end(), parts.distance_values.begin(), parts.distance_values.end());
+    return element_sums(mod, {whole}, known);
+}
+
 std::vector<NodeId> entering(const Mod& mod, const std::vector<NodeId>& terms) {
     std::set<NodeId> pending(terms.begin(), terms.end());
     std::vector<NodeId> outside;

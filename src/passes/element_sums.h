@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "passes/mod.h"
+#include "passes/decompose.h"
 
 namespace flexc::passes {
 
@@ -12,6 +12,9 @@ namespace flexc::passes {
 // none of them enters the terms of another alone. known: values that elements do not compute.
 std::vector<ir::NodeId> element_sums(const Mod& mod, const std::vector<ir::NodeId>& roots,
                                      std::span<const ir::NodeId> known);
+
+// The same of what a forward's elements compute beside the other parts of the score.
+std::vector<ir::NodeId> element_sums(const Mod& mod, const ScoreParts& parts);
 
 // Returns the nodes that terms use and that do not change with their counter, each once.
 std::vector<ir::NodeId> entering(const Mod& mod, const std::vector<ir::NodeId>& terms);

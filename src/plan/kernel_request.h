@@ -59,11 +59,19 @@ struct Work {
     bool reads_much() const { return read_instructions > kFewInstructions; }
 };
 
+// Sums that each element adds up in a loop over its terms: passes::element_sums().
+struct ElementSums {
+    int count = 0;
+    int carried = 0;      // values of an element that enter terms
+    bool is_long = false; // one term of each, and what enters it, are more than kMostWrittenOut
+};
+
 // What a forward may do with the score mod as passes::decompose_score() decomposes it; each
 // function of that name in passes/decompose.h says whether.
 struct PlainTerms {
     int bias_bytes = 0; // of an element of ScoreParts::bias_read, copied by tiles; 0 for none
     passes::TabulatedValues tabulated;
+    ElementSums sums;
     bool multiplies_key_addend = false, adds_keys_alone = false, adds_by_position = false;
     bool can_start_with_distances = false, can_multiply_slope = false;
     int row_key_products = 0;           // passes::ScoreParts::products
@@ -74,6 +82,7 @@ struct PlainTerms {
 struct Index2dTerms {
     passes::KeyIndex2d keys;
     passes::TabulatedValues tabulated;
+    ElementSums sums;
     int element_reads = 0; // that each element reads from memory
 };
 
@@ -98,6 +107,7 @@ struct TableTerms {
     int element_instructions = 0;
     int element_reads = 0; // that each element reads from memory
     passes::TabulatedValues tabulated;
+    ElementSums sums;
 
     bool computes_much() const { return element_instructions > kFewInstructions; }
 };
@@ -113,6 +123,7 @@ struct AlignedTableTerms {
     std::vector<AlignedTile> tiles; // those for which passes::aligned_tables() covers all tables
     passes::BesideElements beside;
     passes::TabulatedValues tabulated;
+    ElementSums sums;
 };
 
 // The copied tile of a shifted read.
@@ -127,6 +138,7 @@ struct ShiftedTerms {
     bool have_ends = false; // passes::have_ends()
     passes::TabulatedValues tabulated;
     passes::BesideElements beside;
+    ElementSums sums;
 };
 
 // What a forward may do with each decomposition of the score mod, by the names of Decomposition.

@@ -5,6 +5,7 @@
 
 #include "passes/aligned_table.h"
 #include "passes/dense_bias.h"
+#include "passes/element_sums.h"
 #include "passes/gradient_sum.h"
 #include "passes/shared_value.h"
 #include "passes/table_gradient.h"
@@ -86,11 +87,20 @@ std::vector<AlignedTile> aligned_tiles(const passes::DecomposedMod& decomposed, 
     return tiles;
 }
 
+ElementSums element_sums(const passes::DecomposedMod& decomposed) {
+    const auto& [mod, parts] = decomposed;
+    const std::vector<ir::NodeId> sums = passes::element_sums(mod, parts);
+    return {.count = static_cast<int>(sums.size()),
+            .carried = static_cast<int>(passes::carried_by_sums(mod, sums).size()),
+            .is_long = is_long(mod, sums)};
+}
+
 PlainTerms plain_terms(const passes::DecomposedMod& decomposed) {
     const auto& [mod, parts] = decomposed;
     const ir::Graph& graph = mod.program.graph;
     return {.bias_bytes = bytes_of_read(mod, parts.bias_read),
             .tabulated = passes::tabulated_values(decomposed),
+            .sums = element_sums(decomposed),
             .multiplies_key_addend = passes::multiplies_key_addend(mod, parts),
             .adds_keys_alone = passes::adds_keys_alone(mod, parts),
             .adds_by_position = passes::adds_by_position(mod, parts),
@@ -156,6 +166,7 @@ TableTerms table_terms(const passes::DecomposedMod& decomposed, ir::NodeId plain
     terms.element_instructions = own_instructions(decomposed);
     terms.element_reads = own_reads(decomposed);
     terms.tabulated = passes::tabulated_values(decomposed);
+    terms.sums = element_sums(decomposed);
     return terms;
 }
 
@@ -163,7 +174,8 @@ TableTerms table_terms(const passes::DecomposedMod& decomposed, ir::NodeId plain
 AlignedTableTerms aligned_table_terms(const passes::DecomposedMod& decomposed, bool hides_by_band,
                                       bool has_block_mask) {
     AlignedTableTerms terms{.beside = passes::beside_elements(decomposed),
-                            .tabulated = passes::tabulated_values(decomposed)};
+                            .tabulated = passes::tabulated_values(decomposed),
+                            .sums = element_sums(decomposed)};
     // With a block mask, whose next tile is not known, accumulators do not start with tables.
     if (has_block_mask && terms.beside.any()) terms.beside = {};
     terms.tiles = aligned_tiles(decomposed, terms.beside.starts && hides_by_band);
@@ -178,6 +190,7 @@ ShiftedTerms shifted_terms(const passes::DecomposedMod& decomposed) {
     terms.have_ends = passes::have_ends(parts.shifted);
     terms.tabulated = passes::tabulated_values(decomposed);
     terms.beside = passes::beside_elements(decomposed);
+    terms.sums = element_sums(decomposed);
     return terms;
 }
 
@@ -284,6 +297,7 @@ KernelRequest Program::forward_request(KernelRequest request) const {
     if (decomposed_by_index_2d_)
         terms.by_index_2d = {.keys = key_index_2d_,
                              .tabulated = passes::tabulated_values(*decomposed_by_index_2d_),
+                             .sums = element_sums(*decomposed_by_index_2d_),
                              .element_reads = own_reads(*decomposed_by_index_2d_)};
     terms.by_kinds = kind_terms(decomposed_with_kinds_);
     terms.with_tables =

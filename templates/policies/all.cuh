@@ -4,6 +4,7 @@
 #pragma once
 
 #include "policies/dense_bias.cuh"
+#include "policies/element_sums.cuh"
 #include "policies/forward_schedule.cuh"
 #include "policies/grid_gradients.cuh"
 #include "policies/key_index_2d.cuh"

@@ -1,6 +1,7 @@
 // Logits of scores that are a multiple of products with addends, which may be capped.
 #pragma once
 
+#include "sm90/column_sums.cuh"
 #include "sm90/element_addend.cuh"
 #include "sm90/key_addend.cuh"
 #include "sm90/logit_addends.cuh"
@@ -75,12 +76,16 @@ class AffineLogits : public PlainLogits {
                     score = is_found ? logit_of(score, addend, r, j) : score;
                 });
         ElementAddend<Source> addends;
+        Sums sums;
 #pragma unroll
         for (int j = 0; j < kFragmentColumns; ++j) {
             if (ends_before(j)) break;
+            sums.find(source, elements_, first_key, j, [&](int column, auto visit) {
+                visit_column(source, reach, biases_, first_key, column, visit);
+            });
             elements_.load_shifts(reach, j);
             elements_.load_tables(source, j);
-            addends.visit(source, units(), elements_, biases_, first_key, j,
+            addends.visit(source, units(), elements_, biases_, sums, first_key, j,
                           [&](int r, float addend) {
                               float& score = scores[accumulator(r, j)];
                               score = logit_of(score, addend, r, j);
@@ -172,16 +177,24 @@ class BiasFirstLogits : public PlainLogits {
                 });
         }
         constexpr int kPart = 2 * BiasFragment::kPartPairs; // columns
+        const auto load_biases = [&](int j) {
+            if (kReadsBias && j % kPart == 0) biases_.load(rows, j / 2, j / 2);
+        };
+        Sums sums;
 #pragma unroll
         for (int part = 0; part < kFragmentColumns; part += kPart) {
-            if constexpr (kReadsBias) biases_.load(rows, part / 2, part / 2);
 #pragma unroll
             for (int j = part; j < part + kPart; ++j) {
+                sums.find(source, elements_, first_key, j, [&](int column, auto visit) {
+                    load_biases(column);
+                    visit_column(source, reach, biases_, first_key, column, visit);
+                });
+                load_biases(j);
                 elements_.load_tabulated(j);
                 elements_.load_shifts(reach, j);
                 elements_.load_tables(source, j);
                 elements_.visit_element(first_key, j, [&](int r, const mod::At& at) {
-                    scores[accumulator(r, j)] = start_of(source, at, r, j);
+                    scores[accumulator(r, j)] = start_of(source, sums.given(at, r, j), r, j);
                 });
             }
         }

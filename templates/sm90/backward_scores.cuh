@@ -279,7 +279,7 @@ template <typename Policy> class GradientsOfTerms : public GradientsOfScores {
             });
         }
         __device__ mod::Joint joint(const mod::At& at, float score, int key, int j) const {
-            return totals.joint(at, score, place(key, j));
+            return Policy::joint(at, score, totals.of[place(key, j)]);
         }
         __device__ void keep(int i, float d_modified) { kept.d_modified[i] = d_modified; }
 

@@ -4,6 +4,7 @@
 
 #include "common/select.h"
 #include "sm90/bias_tile.cuh"
+#include "sm90/column_sums.cuh"
 #include "sm90/logit_units.cuh"
 #include "sm90/score_elements.cuh"
 
@@ -46,7 +47,7 @@ struct NoElementAddend {
     // Calls add(r, addend) for the rows of the j-th column; columns come in order.
     template <typename Source, typename Add>
     __device__ void visit(Source, const LogitUnits&, ScoreElements& elements, const BiasFragment&,
-                          int, int j, Add add) {
+                          const Sums&, int, int j, Add add) {
         elements.load_tabulated(j);
         // Adding -0 leaves every float as it is; adding 0 would turn -0 into 0.
         add(0, -0.0f);
@@ -57,11 +58,12 @@ struct NoElementAddend {
 struct ComputedElementAddend {
     template <typename Source, typename Add>
     __device__ void visit(Source source, const LogitUnits& units, ScoreElements& elements,
-                          const BiasFragment& biases, int first_key, int j, Add add) {
+                          const BiasFragment& biases, const Sums& sums, int first_key, int j,
+                          Add add) {
         elements.load_tabulated(j);
         elements.visit_element(first_key, j, [&](int r, const mod::At& at) {
             const float bias = kReadsBias ? biases.at(r, j) : 0;
-            add(r, units.of_addend(element_addend(source, at, bias)));
+            add(r, units.of_addend(element_addend(source, sums.given(at, r, j), bias)));
         });
     }
 };
@@ -72,7 +74,7 @@ class GuessedElementAddend {
   public:
     template <typename Source, typename Add>
     __device__ void visit(Source source, const LogitUnits& units, ScoreElements& elements,
-                          const BiasFragment&, int first_key, int j, Add add) {
+                          const BiasFragment&, const Sums&, int first_key, int j, Add add) {
         if (j % kAtOnce == 0) guess(source, elements, first_key, j);
         add(0, units.of_addend(addends_[j % kAtOnce][0]));
         add(1, units.of_addend(addends_[j % kAtOnce][1]));

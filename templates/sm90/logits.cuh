@@ -4,6 +4,7 @@
 
 #include "common/select.h"
 #include "sm90/affine_logits.cuh"
+#include "sm90/column_sums.cuh"
 #include "sm90/element_addend.cuh"
 #include "sm90/plain_logits.cuh"
 #include "sm90/product_logits.cuh"
@@ -35,17 +36,23 @@ class ProgramLogits : public PlainLogits {
     __device__ void change(Source source, R reach, Scores& scores, int first_key) {
         constexpr int kPart = 2 * BiasFragment::kPartPairs; // columns
         BiasFragment biases;
-#pragma unroll
-        for (int j = 0; j < kFragmentColumns; ++j) {
-            if (Source::kSource == TableSource::memory && elements_.ends_before(first_key, j))
-                break;
+        const auto visit_column = [&](int j, auto visit) {
             if (kReadsBias && j % kPart == 0) biases.load(bias_rows_, j / 2, 0);
             elements_.load_tabulated(j);
             elements_.load_shifts(reach, j);
             elements_.visit_element(first_key, j, [&](int r, mod::At at) {
                 if (kReadsBias) at.bias = biases.at(r, j % kPart);
-                float& score = scores[accumulator(r, j)];
-                score = score_of(source, at, score * attention_.scale);
+                visit(r, at, scores[accumulator(r, j)] * attention_.scale);
+            });
+        };
+        Sums sums;
+#pragma unroll
+        for (int j = 0; j < kFragmentColumns; ++j) {
+            if (Source::kSource == TableSource::memory && elements_.ends_before(first_key, j))
+                break;
+            sums.find(source, elements_, first_key, j, visit_column);
+            visit_column(j, [&](int r, const mod::At& at, float score) {
+                scores[accumulator(r, j)] = score_of(source, sums.given(at, r, j), score);
             });
         }
     }

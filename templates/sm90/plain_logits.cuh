@@ -3,6 +3,7 @@
 #pragma once
 
 #include "common/place.cuh"
+#include "sm90/bias_tile.cuh"
 #include "sm90/hidden_scores.cuh"
 #include "sm90/logit_units.cuh"
 #include "sm90/score_elements.cuh"
@@ -68,6 +69,19 @@ class PlainLogits : public LogitForm, public LogitUnits {
     __device__ void hide(Scores& scores, int first_key, Hidden hidden = {}) const {
         hidden_.apply(scores, keys_, first_key, elements_.rows(), hidden);
         hide_next_keys(scores, elements_.first_column());
+    }
+
+    // Calls visit(r, at, 0) for the j-th column, with everything loaded that its elements read.
+    template <typename Source, typename R, typename Visit>
+    __device__ void visit_column(Source source, R reach, const BiasFragment& biases, int first_key,
+                                 int j, Visit visit) {
+        elements_.load_tabulated(j);
+        elements_.load_shifts(reach, j);
+        elements_.load_tables(source, j);
+        elements_.visit_element(first_key, j, [&](int r, mod::At at) {
+            if (kReadsBias) at.bias = biases.at(r, j);
+            visit(r, at, 0.0f);
+        });
     }
 
     const AttentionArguments& attention_;

@@ -84,6 +84,12 @@ class ScoreElements {
             first_key + first_column_ + column_of(j), [&](int r) { return tabulated_.of(r, j); },
             visit);
     }
+    // Calls visit(at) for something that changes neither with rows nor with keys.
+    template <typename Visit> __device__ void visit_head(Visit visit) const {
+        const mod::Column none{};
+        visit(mod::At{arguments_, place_.launch, place_.head, rows_[0], none, place_.b, place_.h,
+                      place_.h_kv, q_[0], 0});
+    }
     // Calls visit(at) for a row and a column that are not known when the kernel is compiled, so
     // that they name no register.
     template <typename Visit>

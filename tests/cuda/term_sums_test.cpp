@@ -112,7 +112,7 @@ extern "C" int run(const unsigned long long* words, const KernelArguments* atten
             const float* const value = values + 2 * (row * mod::kKeyTile + column);
             if (value[0] == 0) return;
             const float expected = mod::joint(at, value[1]).score;
-            const float score = totals.joint(at, value[1], i).score;
+            const float score = mod::TermSums::joint(at, value[1], totals.of[i]).score;
             if (!(std::fabs(score - expected) <= 1e-4 * (1 + std::fabs(expected))))
                 __atomic_fetch_add(&wrong, 1, __ATOMIC_SEQ_CST);
         });

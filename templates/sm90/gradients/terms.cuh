@@ -1,13 +1,13 @@
-// Sums of learned terms and their gradients, with the loops over terms and elements interchanged:
-// registers hold what enters the terms of a thread's elements of a tile, so that a term's reads are
-// loaded once for all of them. For gradients, the thread adds up its elements for one term after
-// another by what the address depends on, a head, a query or a key. Its warp adds the lanes' sums.
-// Those of heads and keys stay in the warp's own shared memory while queries pass by.
+// Gradients of the terms of sums, with the loops over terms and elements interchanged as those of
+// the sums are (sm90/term_totals.cuh). The thread adds up its elements for one term after another
+// by what the address depends on, a head, a query or a key. Its warp adds the lanes' sums. Those of
+// heads and keys stay in the warp's own shared memory while queries pass by.
 #pragma once
 
 #include "common/static_for.cuh"
 #include "sm90/gradients/query.cuh"
 #include "sm90/gradients/sum.cuh"
+#include "sm90/term_totals.cuh"
 
 namespace sm90 {
 
@@ -15,67 +15,13 @@ namespace sm90 {
 template <> struct SumOf<mod::Sum::terms> : NoSum {};
 
 // A thread's elements of a tile: by accumulator, d loss / d (modified score) and what enters terms.
-struct TermElements {
+struct TermElements : CarriedValues<mod::TermSums::kCarried, kScoreQueries / 2> {
     static constexpr int kCount = kScoreQueries / 2;
-    static constexpr int kCarried = mod::TermSums::kCarried, kSlots = kCarried + 1;
 
     float d_modified[kCount];
-    float carried[kSlots][kCount];
-
-    // Stores and loads what enters the terms of one element.
-    __device__ void keep(int i, const float (&values)[kSlots]) {
-#pragma unroll
-        for (int value = 0; value < kCarried; ++value)
-            carried[value][i] = values[value];
-    }
-    __device__ void load(int i, float (&values)[kSlots]) const {
-#pragma unroll
-        for (int value = 0; value < kCarried; ++value)
-            values[value] = carried[value][i];
-    }
 };
 
 struct NoTermElements {};
-
-// The sums of kCount of a thread's elements, with the loops over terms and elements interchanged.
-template <typename Policy, int kCount> struct TermTotals {
-    float of[Policy::kTotals + 1][kCount];
-
-    // visit_elements(visit) calls visit(which, i, at) for each of them, i its accumulator. at: of
-    // the head.
-    template <typename VisitElements>
-    __device__ void compute(const TermElements& kept, const mod::At& at,
-                            VisitElements visit_elements) {
-        Policy::visit_totals([&](auto terms) {
-            using Terms = decltype(terms);
-            static_for<Terms::kSums>([&](auto sum) {
-#pragma unroll
-                for (int which = 0; which < kCount; ++which)
-                    of[Terms::kFirst + decltype(sum)::kValue][which] = 0;
-            });
-            const typename Terms::Counter end = Terms::end(at);
-#pragma unroll 1
-            for (typename Terms::Counter counter = Terms::first(at); counter < end; ++counter)
-                visit_elements([&](int which, int i, const mod::At& at_element) {
-                    float carried[TermElements::kSlots];
-                    kept.load(i, carried);
-                    const auto parts = Terms::parts(at_element, carried, counter);
-                    static_for<Terms::kSums>([&](auto sum) {
-                        constexpr int kSum = decltype(sum)::kValue;
-                        of[Terms::kFirst + kSum][which] += parts.of[kSum];
-                    });
-                });
-        });
-    }
-    // Returns the joint values of one of the elements.
-    __device__ auto joint(const mod::At& at, float score, int which) const {
-        float totals[Policy::kTotals + 1];
-#pragma unroll
-        for (int sum = 0; sum < Policy::kTotals; ++sum)
-            totals[sum] = of[sum][which];
-        return Policy::joint(at, score, totals);
-    }
-};
 
 // The reads of a sum's terms, sorted by the place of their sums.
 template <typename Terms> struct TermReads {

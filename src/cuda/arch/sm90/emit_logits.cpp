@@ -7,11 +7,13 @@
 
 #include "common/expanded.h"
 #include "cuda/emit_dense_bias.h"
+#include "cuda/emit_element_sums.h"
 #include "cuda/emit_score_parts.h"
 #include "cuda/emit_shifted_reads.h"
 #include "cuda/emit_staged_tables.h"
 #include "cuda/names.h"
 #include "cuda/policy.h"
+#include "passes/element_sums.h"
 #include "plan/arch/sm90/sm90.h"
 #include "sm90/score_form.h"
 #include "support/text.h"
@@ -296,14 +298,15 @@ std::string emit_logit_functions(const Layout& layout, const plan::KernelConfig&
         passes::scales_with_tables(layout.mod().program.graph, parts.staged, parts.element_addend);
     add_table_conditions(tables, layout, conditions, scales_slices);
     text += emit_shifted_reads(layout, parts.shifted, parts.element_addend);
-    const auto function = [&](std::string_view called, NodeId value,
-                              std::string_view parameter = "",
-                              TableReads reads = TableReads::memory, bool guesses_logs = false) {
+    const std::vector<NodeId> sums = sums_at_once(layout.mod(), parts, config);
+    // Returns an element's body that has what the kernel finds for it elsewhere. bias: name of the
+    // copied read's value.
+    const auto element_body = [&](TableReads reads, bool guesses_logs, const std::string& bias) {
         Body body(layout, passes::Place::element, "at.");
         set_table_reads(body, reads, guesses_logs);
-        if (parts.bias_read != kNoNode && !parameter.empty())
-            body.provide(parts.bias_read, from_float(layout, parts.bias_read, "bias"));
-        if (!parameter.empty()) provide_expanded(body, layout, parts);
+        if (parts.bias_read != kNoNode)
+            body.provide(parts.bias_read, from_float(layout, parts.bias_read, bias));
+        provide_expanded(body, layout, parts);
         const bool are_loaded = reads == TableReads::staged || reads == TableReads::conditional;
         if (aligns && are_loaded)
             for (std::size_t i = 0; i < parts.staged.tables.size(); ++i)
@@ -312,6 +315,14 @@ std::string emit_logit_functions(const Layout& layout, const plan::KernelConfig&
             for (const auto* assumed : {&conditions.of_queries, &conditions.of_keys})
                 for (const auto& [id, holds] : *assumed)
                     body.provide(id, holds ? "true" : "false");
+        return body;
+    };
+    const auto function = [&](std::string_view called, NodeId value,
+                              const std::string& parameter = "",
+                              TableReads reads = TableReads::memory, bool guesses_logs = false) {
+        Body body = parameter.empty() ? Body(layout, passes::Place::element, "at.")
+                                      : element_body(reads, guesses_logs, parameter);
+        if (!parameter.empty()) provide_totals(body, sums, "at.sums");
         if (value != kNoNode && (value == parts.quotient_addend || value == parts.remainder_addend))
             body.read_without_branches();
         if (value != kNoNode) body.compute({value});
@@ -320,7 +331,8 @@ std::string emit_logit_functions(const Layout& layout, const plan::KernelConfig&
         text += element_function("float", called, parameter, body, mask_instructions);
         return body.has_guesses();
     };
-    const auto part = [&](std::string_view called, NodeId value, std::string_view parameter = "") {
+    const auto part = [&](std::string_view called, NodeId value,
+                          const std::string& parameter = "") {
         if (value != kNoNode) function(called, value, parameter);
     };
     part("multiplier", parts.multiplier);
@@ -331,8 +343,9 @@ std::string emit_logit_functions(const Layout& layout, const plan::KernelConfig&
     part("element_addend", parts.element_addend, "bias");
     part("cap", parts.cap);
     // Guesses need a second evaluation of an element, which is impossible if addends come before
-    // the products, or if values by distance exist only in unrolled columns.
-    const bool may_guess = parts.bias_read == kNoNode && parts.distance_values.empty() && !aligns;
+    // the products, or if values by distance or sums exist only in unrolled columns.
+    const bool may_guess = parts.bias_read == kNoNode && parts.distance_values.empty() && !aligns &&
+                           sums.empty();
     bool has_guesses = false;
     const auto of_tables = [&](std::string_view called, TableReads reads, bool guesses_logs) {
         has_guesses =
@@ -348,6 +361,27 @@ std::string emit_logit_functions(const Layout& layout, const plan::KernelConfig&
     tables.constant("kLogsAreGuessed", has_guesses);
     tables.constant("kComeFirst", !table_words.empty() && comes_first && !has_guesses);
     text += tables.text();
+    if (!sums.empty()) {
+        const std::vector<NodeId> given = passes::carried_by_sums(layout.mod(), sums);
+        Policy policy("ElementSums");
+        policy.constant("kElements", config.sum_elements);
+        policy.constant("kCarried", static_cast<int>(given.size()));
+        policy.constant("kTotals", static_cast<int>(sums.size()));
+        for (const TableReads reads : {TableReads::memory, TableReads::staged,
+                                       TableReads::conditional, TableReads::checked}) {
+            if (reads != TableReads::memory && table_words.empty()) continue;
+            Body body = element_body(reads, false, "at.bias");
+            fill_enter(body, given);
+            policy.function(formatted("void {}enter(const At& at, float score, float* carried)",
+                                      reads == TableReads::memory
+                                          ? std::string()
+                                          : std::string(name(reads)) + "_"),
+                            body);
+        }
+        const TotalsText totals = emit_totals(layout, sums, given);
+        policy.member(totals.visit);
+        text += totals.types + policy.text();
+    }
     text += emit_dense_bias(layout, parts.bias_read);
     text += emit_kinds(layout, parts.kinds, config.has_block_mask);
     text += emit_vectors(layout, parts, forward);

@@ -336,6 +336,40 @@ int accumulator_limit(const Choice& choice) {
     return has_fewer ? 180 : 192;
 }
 
+// Sums that are computed for some elements at once; none if their text is too long to be repeated
+// for these.
+ElementSums sums_of(const KernelRequest& request, Reads reads) {
+    const ScoreTerms& terms = request.terms;
+    const auto sums_with = [&] {
+        switch (reads) {
+        case Reads::by_index_2d: return terms.by_index_2d.sums;
+        case Reads::by_kinds: return ElementSums{};
+        case Reads::from_aligned_tables: return terms.with_aligned_tables.sums;
+        case Reads::from_tables: return terms.with_tables.sums;
+        case Reads::with_shifts: return terms.with_shifts.front().sums;
+        case Reads::plain:
+        case Reads::beside_copies: break;
+        }
+        return terms.plain.sums;
+    };
+    const ElementSums sums = sums_with();
+    return sums.is_long ? ElementSums{} : sums;
+}
+
+// Returns how many elements have their sums computed at once: as many as have registers for these,
+// and for what enters their terms.
+int sum_elements(const Choice& choice) {
+    constexpr std::array kNumbers = {16, 8, 4};
+    const ElementSums sums = sums_of(choice.request, choice.reads);
+    if (sums.count == 0) return 0;
+    const auto have_room = [&](int elements) {
+        return accumulators(choice) + elements * (sums.count + sums.carried) <=
+               accumulator_limit(choice);
+    };
+    const auto* const most = std::ranges::find_if(kNumbers, have_room);
+    return most == kNumbers.end() ? kNumbers.back() : *most;
+}
+
 bool suits(const Choice& choice) {
     const auto& [request, shape, reads] = choice;
     // With wider outputs, masks and mods spill or MMAs are serialised.
@@ -343,7 +377,9 @@ bool suits(const Choice& choice) {
     if (shape.consumers == 3 && padded_columns(request.head_dim_v) > kWidestOfThree) return false;
     const bool has_copiers = bias_bytes_of(request, reads) > 0 || reads == Reads::with_shifts ||
                              reads == Reads::beside_copies;
-    if (has_copiers && shape.consumers == 3) return false;
+    // Nor have three warpgroups registers for what many elements bring into the terms of sums.
+    const bool has_sums = sums_of(request, reads).count != 0;
+    if ((has_copiers || has_sums) && shape.consumers == 3) return false;
     return accumulators(choice) <= accumulator_limit(choice) &&
            shared_bytes(choice) <= shared_memory_limit(request.arch);
 }
@@ -460,7 +496,7 @@ std::string of_kinds(const KernelRequest& request, const ::sm90::ForwardSizes& s
 bool computes_in_parts(const KernelRequest& request, Reads reads) {
     constexpr int kNarrow = 64;
     const bool has_room = request.head_dim_v <= kNarrow || bias_bytes_of(request, reads) > 0;
-    return has_room && request.work.reads_much() &&
+    return has_room && request.work.reads_much() && sums_of(request, reads).count == 0 &&
            (reads == Reads::plain || reads == Reads::from_tables) &&
            !staged_values(request, reads).any();
 }
@@ -505,6 +541,7 @@ KernelConfig configured(const Choice& choice) {
                     .shared_bytes = ::sm90::forward_layout(sizes).bytes};
     config.schedule = schedule;
     config.decomposition = decomposition_of(request, reads);
+    config.sum_elements = sum_elements(choice);
     Forward forward{.has_registers_for_columns =
                         schedule.consumers == 2 && !is_wide(request) &&
                         accumulators(choice) + schedule.key_tile / 4 <= 192,
@@ -564,6 +601,8 @@ KernelConfig configured(const Choice& choice) {
         config.reason += ", keys copied by threads: ";
         config.reason += why_copied(request);
     }
+    if (config.sum_elements != 0)
+        config.reason += formatted(", sums of {} elements at once", config.sum_elements);
     if (reads == Reads::by_index_2d)
         config.reason +=
             formatted(", a 2-D key index of {} columns", config.decomposition.key_width);

@@ -1,0 +1,61 @@
+// Sums of some of a thread's elements, with the loops over terms and elements interchanged:
+// registers hold what enters the terms of these elements, so that what a term reads is loaded once
+// for all of them.
+#pragma once
+
+#include "common/static_for.cuh"
+#include "mod.cuh"
+
+namespace sm90 {
+
+// What enters the terms of kCount elements.
+template <int kCarried, int kCount> struct CarriedValues {
+    static constexpr int kSlots = kCarried + 1;
+
+    float carried[kSlots][kCount];
+
+    // Stores and loads those of one element.
+    __device__ void keep(int i, const float (&values)[kSlots]) {
+#pragma unroll
+        for (int value = 0; value < kCarried; ++value)
+            carried[value][i] = values[value];
+    }
+    __device__ void load(int i, float (&values)[kSlots]) const {
+#pragma unroll
+        for (int value = 0; value < kCarried; ++value)
+            values[value] = carried[value][i];
+    }
+};
+
+// The sums of kCount elements. Policy has kTotals and visit_totals(), as mod::TermSums.
+template <typename Policy, int kCount> struct TermTotals {
+    float of[kCount][Policy::kTotals + 1];
+
+    // visit_elements(visit) calls visit(which, i, at) for each of them; i: its number among `kept`,
+    // which is of CarriedValues. at: of the head.
+    template <typename Kept, typename VisitElements>
+    __device__ void compute(const Kept& kept, const mod::At& at, VisitElements visit_elements) {
+        Policy::visit_totals([&](auto terms) {
+            using Terms = decltype(terms);
+            static_for<Terms::kSums>([&](auto sum) {
+#pragma unroll
+                for (int which = 0; which < kCount; ++which)
+                    of[which][Terms::kFirst + decltype(sum)::kValue] = 0;
+            });
+            const typename Terms::Counter end = Terms::end(at);
+#pragma unroll 1
+            for (typename Terms::Counter counter = Terms::first(at); counter < end; ++counter)
+                visit_elements([&](int which, int i, const mod::At& at_element) {
+                    float carried[Kept::kSlots];
+                    kept.load(i, carried);
+                    const auto parts = Terms::parts(at_element, carried, counter);
+                    static_for<Terms::kSums>([&](auto sum) {
+                        constexpr int kSum = decltype(sum)::kValue;
+                        of[which][Terms::kFirst + kSum] += parts.of[kSum];
+                    });
+                });
+        });
+    }
+};
+
+} // namespace sm90
