@@ -62,7 +62,9 @@ struct Work {
 // Sums that each element adds up in a loop over its terms: passes::element_sums().
 struct ElementSums {
     int count = 0;
-    int carried = 0;      // values of an element that enter terms
+    int carried = 0; // values of an element that enter terms
+    // Reads in terms, by what has an address of its own in a term.
+    int reads_of_queries = 0, reads_of_keys = 0, reads_of_elements = 0;
     bool is_long = false; // one term of each, and what enters it, are more than kMostWrittenOut
 };
 

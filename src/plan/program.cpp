@@ -89,10 +89,18 @@ std::vector<AlignedTile> aligned_tiles(const passes::DecomposedMod& decomposed, 
 
 ElementSums element_sums(const passes::DecomposedMod& decomposed) {
     const auto& [mod, parts] = decomposed;
-    const std::vector<ir::NodeId> sums = passes::element_sums(mod, parts);
-    return {.count = static_cast<int>(sums.size()),
-            .carried = static_cast<int>(passes::carried_by_sums(mod, sums).size()),
-            .is_long = is_long(mod, sums)};
+    const std::vector<ir::NodeId> ids = passes::element_sums(mod, parts);
+    ElementSums sums{.count = static_cast<int>(ids.size()),
+                     .carried = static_cast<int>(passes::carried_by_sums(mod, ids).size()),
+                     .is_long = is_long(mod, ids)};
+    for (const ir::NodeId id : ir::reachable(mod.program.graph, ids)) {
+        if (mod.program.graph[id].op != ir::Op::read || mod.counters[id] == ir::kNoNode) continue;
+        const passes::Place place = passes::place_of_term(mod, id);
+        sums.reads_of_queries += place == passes::Place::row;
+        sums.reads_of_keys += place == passes::Place::column;
+        sums.reads_of_elements += place == passes::Place::element;
+    }
+    return sums;
 }
 
 PlainTerms plain_terms(const passes::DecomposedMod& decomposed) {

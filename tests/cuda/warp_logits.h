@@ -34,7 +34,8 @@ struct WarpProducts {
 
     // Of the logits that these have become, as exponents of two. `at` has sizes and data.
     int count_wrong(const std::vector<float>& logits, const passes::Mod& mod,
-                    const ::sm90::KernelArguments& attention, ir::Environment at) const {
+                    const ::sm90::KernelArguments& attention, ir::Environment at,
+                    double tolerance = 1e-5) const {
         at.b = head / attention.heads;
         at.h = head % attention.heads;
         at.h_kv = at.h / (attention.heads / attention.kv_heads);
@@ -51,7 +52,7 @@ struct WarpProducts {
                     ? ir::evaluate_real(mod.program, mod.score, at) * 1.4426950408889634
                     : -std::numeric_limits<double>::infinity();
             if (expected == logits[i]) continue;
-            if (!(std::abs(expected - logits[i]) <= 1e-5 * std::max(1.0, std::abs(expected))))
+            if (!(std::abs(expected - logits[i]) <= tolerance * std::max(1.0, std::abs(expected))))
                 ++wrong;
         }
         return wrong;

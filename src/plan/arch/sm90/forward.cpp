@@ -318,16 +318,21 @@ bool stages_tables(Reads reads) {
 
 int shared_bytes(const Choice& choice) { return ::sm90::forward_layout(sizes_of(choice)).bytes; }
 
-// Returns the accumulators of a thread: scores, their biases, P of the previous tile, and the
-// output.
-int accumulators(const Choice& choice) {
+// Returns the registers of a thread for the biases of its scores.
+int biases(const Choice& choice) {
     const auto& [request, shape, reads] = choice;
-    const int weights = shape.overlaps ? shape.key_tile / 4 : 0;
     // Indices need no registers of their own: they are replaced by the entries that they name
     // before products are added.
     const bool stay = reads != Reads::from_tables || !request.terms.with_tables.copies_indices;
-    const int biases = stay ? shape.key_tile / 2 * bias_bytes_of(request, reads) / 4 : 0;
-    return shape.key_tile / 2 + biases + weights + padded_columns(request.head_dim_v) / 2;
+    return stay ? shape.key_tile / 2 * bias_bytes_of(request, reads) / 4 : 0;
+}
+// Returns the accumulators of a thread: scores, their biases, P of the previous tile, and the
+// output.
+int accumulators(const Choice& choice) {
+    const ForwardSchedule& shape = choice.shape;
+    const int weights = shape.overlaps ? shape.key_tile / 4 : 0;
+    return shape.key_tile / 2 + biases(choice) + weights +
+           padded_columns(choice.request.head_dim_v) / 2;
 }
 int accumulator_limit(const Choice& choice) {
     const auto& [request, shape, reads] = choice;
@@ -356,14 +361,24 @@ ElementSums sums_of(const KernelRequest& request, Reads reads) {
     return sums.is_long ? ElementSums{} : sums;
 }
 
-// Returns how many elements have their sums computed at once: as many as have registers for these,
-// and for what enters their terms.
+// Returns the registers that the loop over their terms takes for so many elements, of two rows.
+int registers_of(const ElementSums& sums, int elements) {
+    constexpr int kOfRead = 3, kRows = 2; // an address and a value
+    return elements * (sums.count + sums.carried + kOfRead * sums.reads_of_elements) +
+           elements / kRows * kOfRead * sums.reads_of_keys +
+           kRows * kOfRead * sums.reads_of_queries;
+}
+
+// Returns how many elements have their sums computed at once: as many as have registers.
 int sum_elements(const Choice& choice) {
     constexpr std::array kNumbers = {16, 8, 4};
-    const ElementSums sums = sums_of(choice.request, choice.reads);
+    const auto& [request, shape, reads] = choice;
+    const ElementSums sums = sums_of(request, reads);
     if (sums.count == 0) return 0;
+    // Accumulators that start with biases are still scores of the next tile.
+    const int freed = beside_elements(request, reads).starts ? biases(choice) : 0;
     const auto have_room = [&](int elements) {
-        return accumulators(choice) + elements * (sums.count + sums.carried) <=
+        return accumulators(choice) - freed + registers_of(sums, elements) <=
                accumulator_limit(choice);
     };
     const auto* const most = std::ranges::find_if(kNumbers, have_room);
