@@ -1,5 +1,5 @@
-// Random programs with a sum of so many learned terms that it is a loop, whose terms are no
-// functions of the distance.
+// Random programs with a sum of so many terms that it is a loop, whose terms are no functions of
+// the distance; in some of them the terms are learned.
 #pragma once
 
 #include <string>
@@ -22,8 +22,19 @@ inline std::string value_of_element(Random& random) {
         "(0.0625 * ((q_idx * 7 + kv_idx * 3) % 40))"});
 }
 
+// The same, and functions of what forwards copy by tiles, keep on chip or tabulate.
+inline std::string value_of_captures(Random& random) {
+    if (random.chance(40)) return value_of_element(random);
+    return random.pick(std::vector<std::string>{
+        "d[b, q_idx, kv_idx]", "z[h, a[q_idx % Q_LEN], o[b, kv_idx % KV_LEN]]",
+        "(log2(1 + abs(q_idx - kv_idx)) * c[kv_idx % KV_LEN])",
+        "(d[b, q_idx, kv_idx] - 0.5 * z[h, a[q_idx % Q_LEN], o[b, kv_idx % KV_LEN]])",
+        "z[h, clamp((q_idx % Q_LEN) // 7 - kv_idx // 7, -2, 2) + 2, kv_idx % 5]"});
+}
+
 // A sum of one of the classes of learned terms. Some read outside of their buffers.
-inline std::string sum_of_terms(Random& random) {
+using ValueOfElement = std::string(Random& random);
+inline std::string sum_of_terms(Random& random, ValueOfElement* value) {
     std::string term = random.pick(std::vector<std::string>{
         "0.2 * w[h, i] * relu(m[i] * X + n[i])", "0.2 * w[h, i] * exp(-((X - m[i]) * n[i]) ** 2)",
         "0.2 * w[h, i] * relu(m[i] * X + n[i] * Y + m[i + 9])", "0.1 * w[b, i] * m[i] * X",
@@ -32,7 +43,7 @@ inline std::string sum_of_terms(Random& random) {
         "0.2 * u[h, q_idx, i] * v[h, kv_idx, i] * w[h, i]", "0.1 * w[h, i] * m[i]",
         "0.1 * w[h, i] * tanh(m[i] * score)", "0.1 * (w[h, i] if q_idx + i > kv_idx else n[i] * X)",
         "0.1 * t[h, (q_idx * 3 + kv_idx) % 50, i] * m[i]"});
-    const std::string one = value_of_element(random), other = value_of_element(random);
+    const std::string one = value(random), other = value(random);
     const auto replace = [&](char name, const std::string& by) {
         for (std::size_t at; (at = term.find(name)) != std::string::npos;)
             term.replace(at, 1, by);
@@ -44,8 +55,8 @@ inline std::string sum_of_terms(Random& random) {
            term + ")";
 }
 
-// A program with one such sum or two, in a score that has other gradients, too.
-inline std::string term_program(Random& random) {
+// The score and the mask of a program with one such sum or two, and other reads.
+inline std::string score_of_sums(Random& random, ValueOfElement* value) {
     std::string score = random.pick(std::vector<std::string>{
         "score + F", "score * F", "score * (1 + 0.1 * F)", "8 * tanh((score + F) / 8)",
         "score * s[h] + F", "score + F + c[kv_idx % KV_LEN]", "score + g[h, q_idx % Q_LEN] * F",
@@ -53,19 +64,35 @@ inline std::string term_program(Random& random) {
         "(score + F if kv_idx % 5 > 0 else score * s[h])"});
     for (const char name : {'F', 'G'})
         if (const std::size_t at = score.find(name); at != std::string::npos)
-            score.replace(at, 1, sum_of_terms(random));
+            score.replace(at, 1, sum_of_terms(random, value));
     const std::string mask = random.pick(std::vector<std::string>{
         "", "mask_mod = q_idx >= kv_idx - 60", "mask_mod = abs(q_idx - kv_idx) < 90",
         "mask_mod = (q_idx // 40) % 2 == (kv_idx // 40) % 2"});
+    return "score_mod = " + score + "\n" + mask;
+}
+
+// A program in which all of these have gradients.
+inline std::string term_program(Random& random) {
     return "buffer p: f32[H] grad\nbuffer s: f32[H] grad\nbuffer c: bf16[KV_LEN] grad\n"
            "buffer g: f32[H, Q_LEN] grad\n"
            "buffer w: f32[H, R] grad\nbuffer m: f32[20] grad\nbuffer n: f32[20] grad\n"
            "buffer u: f32[H, Q_LEN, 20] grad\nbuffer v: f16[H, KV_LEN, 20] grad\n"
            "buffer e: bf16[Q_LEN, 20] grad\nbuffer k: f32[H, KV_LEN, 20] grad\n"
            "buffer t: f32[H, 50, 20] grad\n"
+           "buffer x: f32[B, Q_LEN, 3]\nbuffer y: f32[B, KV_LEN, 3]\n" +
+           score_of_sums(random, value_of_element);
+}
+
+// One without gradients. type: of a dense bias that terms may read.
+inline std::string sum_program(Random& random, const std::string& type) {
+    return "buffer p: f32[H]\nbuffer s: f32[H]\nbuffer c: bf16[KV_LEN]\n"
+           "buffer g: f32[H, Q_LEN]\nbuffer w: f32[H, R]\nbuffer m: f32[20]\nbuffer n: f32[20]\n"
+           "buffer u: f32[H, Q_LEN, 20]\nbuffer v: f16[H, KV_LEN, 20]\n"
+           "buffer e: bf16[Q_LEN, 20]\nbuffer k: f32[H, KV_LEN, 20]\nbuffer t: f32[H, 50, 20]\n"
            "buffer x: f32[B, Q_LEN, 3]\nbuffer y: f32[B, KV_LEN, 3]\n"
-           "score_mod = " +
-           score + "\n" + mask;
+           "buffer a: i32[Q_LEN]\nbuffer o: i32[B, KV_LEN]\nbuffer z: f32[H, 5, 5]\n"
+           "buffer d: " +
+           type + "[B, Q_LEN, KV_LEN]\n" + score_of_sums(random, value_of_captures);
 }
 
 } // namespace flexc::test

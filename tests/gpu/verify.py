@@ -67,7 +67,7 @@ API_SECTIONS = [
      ["-ts=hopper", "-sf=*/hopper_distance_test.cpp,*/hopper_key_order_test.cpp"]),
     ("shifts", "specialized", True, False, ["-ts=hopper", "-sf=*/hopper_shifted_test.cpp"]),
     ("sums", "specialized", True, False,
-     ["-ts=hopper", "-sf=*/hopper_terms_test.cpp,*/hopper_gradient_passes_test.cpp"]),
+     ["-ts=hopper", "-sf=*/hopper_terms_test.cpp,*/hopper_gradient_passes_test.cpp,*/hopper_sums_test.cpp"]),
     ("biases", "specialized", True, False,
      ["-ts=hopper,dense_bias", "-sf=*/hopper_bias_test.cpp,*/dense_bias_test.cpp"]),
     ("graphs", "specialized", True, False, ["-ts=hopper", "-sf=*/capture_test.cpp"]),
