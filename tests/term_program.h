@@ -32,9 +32,10 @@ inline std::string value_of_captures(Random& random) {
         "z[h, clamp((q_idx % Q_LEN) // 7 - kv_idx // 7, -2, 2) + 2, kv_idx % 5]"});
 }
 
-// A sum of one of the classes of learned terms. Some read outside of their buffers.
+// A sum of one of the classes of learned terms, of so many at least. Some read outside of their
+// buffers.
 using ValueOfElement = std::string(Random& random);
-inline std::string sum_of_terms(Random& random, ValueOfElement* value) {
+inline std::string sum_of_terms(Random& random, ValueOfElement* value, int least) {
     std::string term = random.pick(std::vector<std::string>{
         "0.2 * w[h, i] * relu(m[i] * X + n[i])", "0.2 * w[h, i] * exp(-((X - m[i]) * n[i]) ** 2)",
         "0.2 * w[h, i] * relu(m[i] * X + n[i] * Y + m[i + 9])", "0.1 * w[b, i] * m[i] * X",
@@ -51,12 +52,12 @@ inline std::string sum_of_terms(Random& random, ValueOfElement* value) {
     replace('X', one);
     replace('Y', other);
     return "sum(i in 0.." +
-           (random.chance(15) ? std::string("R") : std::to_string(random.integer(5, 20))) + ": " +
-           term + ")";
+           (random.chance(15) ? std::string("R") : std::to_string(random.integer(least, 20))) +
+           ": " + term + ")";
 }
 
 // The score and the mask of a program with one such sum or two, and other reads.
-inline std::string score_of_sums(Random& random, ValueOfElement* value) {
+inline std::string score_of_sums(Random& random, ValueOfElement* value, int least) {
     std::string score = random.pick(std::vector<std::string>{
         "score + F", "score * F", "score * (1 + 0.1 * F)", "8 * tanh((score + F) / 8)",
         "score * s[h] + F", "score + F + c[kv_idx % KV_LEN]", "score + g[h, q_idx % Q_LEN] * F",
@@ -64,7 +65,7 @@ inline std::string score_of_sums(Random& random, ValueOfElement* value) {
         "(score + F if kv_idx % 5 > 0 else score * s[h])"});
     for (const char name : {'F', 'G'})
         if (const std::size_t at = score.find(name); at != std::string::npos)
-            score.replace(at, 1, sum_of_terms(random, value));
+            score.replace(at, 1, sum_of_terms(random, value, least));
     const std::string mask = random.pick(std::vector<std::string>{
         "", "mask_mod = q_idx >= kv_idx - 60", "mask_mod = abs(q_idx - kv_idx) < 90",
         "mask_mod = (q_idx // 40) % 2 == (kv_idx // 40) % 2"});
@@ -80,7 +81,7 @@ inline std::string term_program(Random& random) {
            "buffer e: bf16[Q_LEN, 20] grad\nbuffer k: f32[H, KV_LEN, 20] grad\n"
            "buffer t: f32[H, 50, 20] grad\n"
            "buffer x: f32[B, Q_LEN, 3]\nbuffer y: f32[B, KV_LEN, 3]\n" +
-           score_of_sums(random, value_of_element);
+           score_of_sums(random, value_of_element, 5);
 }
 
 // One without gradients. type: of a dense bias that terms may read.
@@ -92,7 +93,7 @@ inline std::string sum_program(Random& random, const std::string& type) {
            "buffer x: f32[B, Q_LEN, 3]\nbuffer y: f32[B, KV_LEN, 3]\n"
            "buffer a: i32[Q_LEN]\nbuffer o: i32[B, KV_LEN]\nbuffer z: f32[H, 5, 5]\n"
            "buffer d: " +
-           type + "[B, Q_LEN, KV_LEN]\n" + score_of_sums(random, value_of_captures);
+           type + "[B, Q_LEN, KV_LEN]\n" + score_of_sums(random, value_of_captures, 9);
 }
 
 } // namespace flexc::test

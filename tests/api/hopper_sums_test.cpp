@@ -20,7 +20,7 @@ Case random_case(test::Random& random) {
     one.dtype = random.chance(50) ? DType::f16 : DType::bf16;
     constexpr std::array kKeyHeads = {1, 2, 4};
     one.kv_heads = random.pick(kKeyHeads);
-    one.dims = {{"R", random.integer(5, 24)}};
+    one.dims = {{"R", random.integer(9, 24)}};
     constexpr std::array kHeadDims = {64, 64, 128, 128, 40, 96, 192, 256};
     one.head_dim = random.pick(kHeadDims);
     one.q_len = random.integer(1, 400);
