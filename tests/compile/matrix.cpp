@@ -146,6 +146,18 @@ std::vector<KernelCase> compile_matrix() {
         cases.push_back(hopper("key_and_row_bias", key_and_row, head_dim, head_dim));
         cases.push_back(hopper("key_and_dense_bias", key_and_dense, head_dim, head_dim));
     }
+    // Sums of some elements at once, with what these bring, or with addresses of what terms read.
+    constexpr std::string_view kFire =
+        "buffer c: f32[H]\nbuffer w: f32[H, 16]\nbuffer m: f32[H, 16]\nbuffer n: f32[H, 16]\n"
+        "score_mod = score + sum(i in 0..16: w[h, i] * relu(m[h, i] * (log(abs(c[h]) * max(q_idx - "
+        "kv_idx, 0) + 1) / log(abs(c[h]) * max(q_idx, 512) + 1)) + n[h, i]))\n";
+    constexpr std::string_view kLowRank =
+        "buffer u: f32[H, Q_LEN, 32]\nbuffer v: f32[H, KV_LEN, 32]\n"
+        "score_mod = score + sum(i in 0..32: u[h, q_idx, i] * v[h, kv_idx, i])\n";
+    for (const int head_dim : {64, 128}) {
+        cases.push_back(hopper("fire", kFire, head_dim, head_dim));
+        cases.push_back(hopper("low_rank", kLowRank, head_dim, head_dim));
+    }
     for (const std::string_view mod : kWatched)
         cases.push_back(hopper(mod, front::find_library_mod(mod)->text, 64, 64));
     for (const KernelKind kind : {KernelKind::delta, KernelKind::convert})
