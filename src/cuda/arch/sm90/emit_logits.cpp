@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numbers>
 #include <numeric>
 
@@ -257,6 +258,32 @@ std::string emit_kinds(const Layout& layout, const passes::KeyKinds& kinds, bool
     return policy.text();
 }
 
+// Emits sums for so many elements at once. body_of: of a function of an element, by how it reads
+// tables.
+std::string emit_sums(const Layout& layout, const std::vector<NodeId>& sums, int elements,
+                      bool has_tables, const std::function<Body(TableReads)>& body_of) {
+    if (sums.empty()) return "";
+    const std::vector<NodeId> given = passes::carried_by_sums(layout.mod(), sums);
+    Policy policy("ElementSums");
+    policy.constant("kElements", elements);
+    policy.constant("kCarried", static_cast<int>(given.size()));
+    policy.constant("kTotals", static_cast<int>(sums.size()));
+    const auto enter = [&](const std::string& prefix, TableReads reads) {
+        Body body = body_of(reads);
+        fill_enter(body, given);
+        policy.function("void " + prefix + "enter(const At& at, float score, float* carried)",
+                        body);
+    };
+    enter("", TableReads::memory);
+    if (has_tables)
+        for (const TableReads reads :
+             {TableReads::staged, TableReads::conditional, TableReads::checked})
+            enter(std::string(name(reads)) + "_", reads);
+    const TotalsText totals = emit_totals(layout, sums, given);
+    policy.member(totals.visit);
+    return totals.types + policy.text();
+}
+
 } // namespace
 
 std::string emit_logit_constants(const plan::KernelConfig& config, const passes::Mod& mod,
@@ -344,8 +371,8 @@ std::string emit_logit_functions(const Layout& layout, const plan::KernelConfig&
     part("cap", parts.cap);
     // Guesses need a second evaluation of an element, which is impossible if addends come before
     // the products, or if values by distance or sums exist only in unrolled columns.
-    const bool may_guess = parts.bias_read == kNoNode && parts.distance_values.empty() && !aligns &&
-                           sums.empty();
+    const bool may_guess =
+        parts.bias_read == kNoNode && parts.distance_values.empty() && !aligns && sums.empty();
     bool has_guesses = false;
     const auto of_tables = [&](std::string_view called, TableReads reads, bool guesses_logs) {
         has_guesses =
@@ -361,27 +388,8 @@ std::string emit_logit_functions(const Layout& layout, const plan::KernelConfig&
     tables.constant("kLogsAreGuessed", has_guesses);
     tables.constant("kComeFirst", !table_words.empty() && comes_first && !has_guesses);
     text += tables.text();
-    if (!sums.empty()) {
-        const std::vector<NodeId> given = passes::carried_by_sums(layout.mod(), sums);
-        Policy policy("ElementSums");
-        policy.constant("kElements", config.sum_elements);
-        policy.constant("kCarried", static_cast<int>(given.size()));
-        policy.constant("kTotals", static_cast<int>(sums.size()));
-        for (const TableReads reads : {TableReads::memory, TableReads::staged,
-                                       TableReads::conditional, TableReads::checked}) {
-            if (reads != TableReads::memory && table_words.empty()) continue;
-            Body body = element_body(reads, false, "at.bias");
-            fill_enter(body, given);
-            policy.function(formatted("void {}enter(const At& at, float score, float* carried)",
-                                      reads == TableReads::memory
-                                          ? std::string()
-                                          : std::string(name(reads)) + "_"),
-                            body);
-        }
-        const TotalsText totals = emit_totals(layout, sums, given);
-        policy.member(totals.visit);
-        text += totals.types + policy.text();
-    }
+    text += emit_sums(layout, sums, config.sum_elements, !table_words.empty(),
+                      [&](TableReads reads) { return element_body(reads, false, "at.bias"); });
     text += emit_dense_bias(layout, parts.bias_read);
     text += emit_kinds(layout, parts.kinds, config.has_block_mask);
     text += emit_vectors(layout, parts, forward);
