@@ -167,10 +167,6 @@ class Emitter {
     bool has_score_mod() const {
         return has_elements() && !is_plan() && mod_.program.graph[mod_.score].op != Op::score;
     }
-    // Whether the kernel computes modified scores alone, and from the whole mod.
-    bool calls_score() const {
-        return has_score_mod() && config_.kind == plan::KernelKind::forward && !parts_.found();
-    }
     bool has_band() const { return has_mask() && !is_plan() && mod_.band.found(); }
     // Returns the bounds of a band's ends, in the order of mod::Clamps.
     std::array<NodeId, 6> clamp_nodes() const {
@@ -445,10 +441,10 @@ class Emitter {
                                     visible.instructions() <= plan::kMostWrittenOut;
         mask_instructions_ = is_written_out ? visible.instructions() : 0;
 
-        if (calls_score()) score("score", TableReads::memory);
+        score("score", TableReads::memory);
         if (has_shared_value()) shared_value();
         for (const TableReads reads : {TableReads::staged, TableReads::checked}) {
-            if (config_.decomposition.stages_tables() && calls_score())
+            if (config_.decomposition.stages_tables() && !parts_.found())
                 score(formatted("{}_score", name(reads)), reads);
         }
 
@@ -480,8 +476,9 @@ class Emitter {
         // Not in a backward, where the references of rows are found without the shared value.
         if (config_.sequences.shared_value != ir::kNoNode && !is_backward(config_.kind))
             score.provide(config_.sequences.shared_value, "at.shared_value");
-        score.compute({mod_.score});
-        score.line("return " + unbracketed(score.text(mod_.score)) + ";");
+        if (has_score_mod()) score.compute({mod_.score});
+        score.line("return " + (has_score_mod() ? unbracketed(score.text(mod_.score)) : "score") +
+                   ";");
         text_ += element_function("float", called, "score", score, mask_instructions_);
     }
 

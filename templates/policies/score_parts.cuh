@@ -1,11 +1,9 @@
-// The modified score, computed as a whole, for forwards that do not take it apart; and its parts,
-// multiplier * score and addends, or cap * tanh of that: ScoreForm (sm90/score_form.h) says what
-// there is.
+// A score taken apart, multiplier * score and addends, or cap * tanh of that: ScoreForm
+// (sm90/score_form.h) says what there is.
 #pragma once
 
 namespace defaults {
 
-template <typename At> __device__ float score(const At&, float score) { return score; }
 template <typename At> __device__ float multiplier(const At&) { return 1; } // uses no kv, no score
 template <typename At> __device__ float row_addend(const At&) { return 0; } // affine in kv
 template <typename At> __device__ float slope(const At&) { return 0; } // row_addend's step per key
