@@ -9,26 +9,8 @@ namespace sm90 {
 
 // The numbers of a configuration that decide what the kernel keeps in shared memory.
 struct ForwardSizes {
-    int query_tile = 0, key_tile = 0; // rows
-    int head_dim = 0, head_dim_v = 0;
-    int query_stages = 0, stages = 0; // of queries; of keys, values, and what comes with either
-    int bias_bytes = 0;               // of an element of the dense bias; 0 where none is read
-    int shifted_bytes = 0;            // of tiles of shifted reads
-    int shifted_end_bytes = 0;        // of the ends of their lines, where all reads are clamped
-    int shifted_stages = 0;           // number of the tiles' stages then
-    int key_values = 0;               // vectors tabulated for each key, without those multiplied
-    int distance_values = 0;          // vectors tabulated for each distance q - kv
-    bool starts_with_distances = false; // products are added to the first of these
-    int index_2d_rows = 0;            // of the 2-D key index in a tile, where they have addends
-    bool multiplies_index_2d_rows = false; // those addends come with the products of QK
-    bool multiplies_key_addend = false;    // what is added by key does
-    bool multiplies_slope = false;         // what grows from key to key of a tile does
-    int row_key_products = 0;              // products of rows and keys that do
-    int table_words = 0, table_stages = 0; // words of all slices of tables; copies of them
-    bool copies_keys = false;              // threads copy keys and values, not TMA
-    int kind_columns = 0; // for kinds of keys; 0 where no addend comes with products by kinds
-    int kind_copies = 0;  // kinds of keys whose addends each lane has a copy of; 0 where none has
-    int pair_kinds = 0;   // the same for kinds of pairs of a query and a key
+#define FLEXC_MEMBER(type, name) type name = {};
+#include "sm90/forward_sizes.def"
 
     FLEXC_SHARED constexpr bool adds_kinds() const {
         return kind_columns != 0 || kind_copies != 0 || pair_kinds != 0;

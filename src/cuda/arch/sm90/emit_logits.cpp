@@ -122,52 +122,15 @@ class SharedConstant {
 
 std::string emit_sizes(const ::sm90::ForwardSizes& sizes) {
     SharedConstant constant("ForwardSizes", "sizes");
-    constant.member("query_tile", sizes.query_tile);
-    constant.member("key_tile", sizes.key_tile);
-    constant.member("head_dim", sizes.head_dim);
-    constant.member("head_dim_v", sizes.head_dim_v);
-    constant.member("query_stages", sizes.query_stages);
-    constant.member("stages", sizes.stages);
-    constant.member("bias_bytes", sizes.bias_bytes);
-    constant.member("shifted_bytes", sizes.shifted_bytes);
-    constant.member("shifted_end_bytes", sizes.shifted_end_bytes);
-    constant.member("shifted_stages", sizes.shifted_stages);
-    constant.member("key_values", sizes.key_values);
-    constant.member("distance_values", sizes.distance_values);
-    constant.member("starts_with_distances", sizes.starts_with_distances);
-    constant.member("index_2d_rows", sizes.index_2d_rows);
-    constant.member("multiplies_index_2d_rows", sizes.multiplies_index_2d_rows);
-    constant.member("multiplies_key_addend", sizes.multiplies_key_addend);
-    constant.member("multiplies_slope", sizes.multiplies_slope);
-    constant.member("row_key_products", sizes.row_key_products);
-    constant.member("kind_columns", sizes.kind_columns);
-    constant.member("kind_copies", sizes.kind_copies);
-    constant.member("pair_kinds", sizes.pair_kinds);
-    constant.member("table_words", sizes.table_words);
-    constant.member("table_stages", sizes.table_stages);
-    constant.member("copies_keys", sizes.copies_keys);
+#define FLEXC_MEMBER(type, name) constant.member(#name, sizes.name);
+#include "sm90/forward_sizes.def"
     return constant.text() + "constexpr sm90::ForwardSizes kSizes = sizes();\n";
 }
 
 std::string emit_form(const ::sm90::ScoreForm& form) {
     SharedConstant constant("ScoreForm", "score_form");
-    constant.member("is_affine", form.is_affine);
-    constant.member("is_product", form.is_product);
-    constant.member("is_capped", form.is_capped);
-    constant.member("multiplier_is_one", form.multiplier_is_one);
-    constant.member("has_factor", form.has_factor);
-    constant.member("factor_is_of_head", form.factor_is_of_head);
-    constant.member("has_row_addend", form.has_row_addend);
-    constant.member("has_remainder_addend", form.has_remainder_addend);
-    constant.member("has_element_addend", form.has_element_addend);
-    constant.member("has_key_addend", form.has_key_addend);
-    constant.member("has_distance_addend", form.has_distance_addend);
-    constant.member("has_slope", form.has_slope);
-    constant.member("slope_is_of_head", form.slope_is_of_head);
-    constant.member("are_exponents", form.are_exponents);
-    constant.member("uses_reads_of_keys", form.uses_reads_of_keys);
-    constant.member("reads_keys", form.reads_keys);
-    constant.member("exponent_bound", form.exponent_bound);
+#define FLEXC_MEMBER(type, name) constant.member(#name, form.name);
+#include "sm90/score_form.def"
     return constant.text() + "constexpr sm90::ScoreForm kScoreForm = score_form();\n";
 }
 

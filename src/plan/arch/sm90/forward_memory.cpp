@@ -58,12 +58,12 @@ int shifted_end_bytes(const Choice& choice) {
         .multiplies_key_addend = multiplies_key_addend(request, reads),
         .multiplies_slope = multiplies_slope(request, reads),
         .row_key_products = reads == Reads::plain ? request.terms.plain.row_key_products : 0,
-        .copies_keys = reads == Reads::plain_with_copied_keys,
         .kind_columns = adds_kinds && multiplies ? kind_columns(request.terms.by_kinds.count) : 0,
         .kind_copies =
             copies_kinds && !request.terms.by_kinds.are_of_pairs ? request.terms.by_kinds.count : 0,
         .pair_kinds =
-            copies_kinds && request.terms.by_kinds.are_of_pairs ? request.terms.by_kinds.count : 0};
+            copies_kinds && request.terms.by_kinds.are_of_pairs ? request.terms.by_kinds.count : 0,
+        .copies_keys = reads == Reads::plain_with_copied_keys};
     // Two stages, or one where two do not fit.
     const int limit = shared_memory_limit(request.arch);
     const auto with_stages = [&](int ::sm90::ForwardSizes::* stages) {
