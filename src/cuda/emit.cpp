@@ -1,7 +1,6 @@
 #include "cuda/emit.h"
 
 #include <algorithm>
-#include <array>
 
 #include "cuda/arch/family_text.h"
 #include "cuda/emit_dense_bias.h"
@@ -39,12 +38,17 @@ namespace {
 
 constexpr std::string_view kHeadParameters = "int b, int h, int h_kv";
 
+void append(std::vector<NodeId>& to, const std::vector<NodeId>& more) {
+    to.insert(to.end(), more.begin(), more.end());
+}
+
 class Emitter {
   public:
     Emitter(const passes::Mod& mod, const passes::ScoreParts& parts,
             const plan::KernelConfig& config, const EmitOptions& options)
         : mod_(mod), parts_(parts), config_(config), options_(options),
-          family_(family_text(config)), layout_(mod_, roots(), precision()) {
+          family_(family_text(config)), mask_(kernel_mask(mod, config, has_elements())),
+          layout_(mod_, roots(), precision()) {
         if (has_backward_policies(config) && is_backward(config.kind)) layout_.split_positions();
         if (!plan::is_generic(config)) layout_.use_narrow_offsets(roots(), key_width());
         if (config.decomposition.stages_tables()) layout_.stage_tables(parts_.staged);
@@ -63,13 +67,11 @@ class Emitter {
         constants();
         structs();
         places();
-        band();
-        clamps();
+        text_ += emit_band(layout_, mask_);
         element();
         if (is_plan()) text_ += emit_tile_functions(layout_);
         text_ += family_.functions(inputs(), layout_, mask_instructions_);
-        const MaskPartsText parts = emit_mask_parts(layout_, config_);
-        text_ += mask(parts.count) + parts.text;
+        text_ += emit_mask(layout_, config_, mask_);
         if (is_backward(config_.kind)) {
             joint();
             if (has_backward_policies(config_))
@@ -159,25 +161,8 @@ class Emitter {
     }
     // Whether the text has the policy of a shared value, even if the program has none.
     bool has_shared_value() const { return config_.sequences.is_short; }
-    bool has_mask() const {
-        if (!has_elements()) return false;
-        const ir::Node& mask = mod_.program.graph[mod_.mask];
-        return mask.op != Op::const_bool || mask.integer == 0;
-    }
     bool has_score_mod() const {
         return has_elements() && !is_plan() && mod_.program.graph[mod_.score].op != Op::score;
-    }
-    bool has_band() const { return has_mask() && !is_plan() && mod_.band.found(); }
-    // Returns the bounds of a band's ends, in the order of mod::Clamps.
-    std::array<NodeId, 6> clamp_nodes() const {
-        const analysis::Clamps none;
-        return has_band() && mod_.band.clamps ? mod_.band.clamps->nodes() : none.nodes();
-    }
-    int clamp_bits() const {
-        int bits = 0;
-        for (int i = 0; const NodeId bound : clamp_nodes())
-            bits |= (bound != ir::kNoNode) << i++;
-        return bits;
     }
     bool reports() const {
         return config_.kind == plan::KernelKind::forward && mod_.out_of_range != ir::kNoNode;
@@ -190,43 +175,35 @@ class Emitter {
         if (!has_elements())
             return gradient_roots(mod_, gradients(), {&passes::ReadGradient::partial});
         result = {mod_.mask, mod_.score};
-        if (has_band()) {
-            result.insert(result.end(), mod_.band.low.begin(), mod_.band.low.end());
-            result.insert(result.end(), mod_.band.high.begin(), mod_.band.high.end());
-            for (const NodeId bound : clamp_nodes())
-                if (bound != ir::kNoNode) result.push_back(bound);
-        }
+        append(result, band_roots(mod_, mask_));
         if (reports()) result.push_back(mod_.out_of_range);
-        const std::vector<NodeId> parts = logit_roots(parts_);
-        result.insert(result.end(), parts.begin(), parts.end());
-        if (is_backward(config_.kind)) {
-            result.push_back(mod_.d_score);
-            for (const passes::ReadGradient& gradient : gradients()) {
-                if (!sums_diagonals(gradient)) result.push_back(gradient.partial);
-                const bool is_fold = config_.kind == plan::KernelKind::fold;
-                const bool multiplies =
-                    gradient.is_of_table || sums_few_entries(gradient) || is_fold;
-                const NodeId factor =
-                    is_fold ? passes::distance_factor(mod_, gradient) : gradient.sum_factor;
-                if (multiplies && factor != ir::kNoNode) result.push_back(factor);
-                const auto& indices = mod_.program.graph[gradient.read].operands;
-                result.insert(result.end(), indices.begin(), indices.end());
-            }
-            if (config_.kind == plan::KernelKind::fold) {
-                const std::vector<NodeId> of_terms = gradient_roots(
-                    mod_, terms_by_distance(mod_), {&passes::ReadGradient::sum_factor});
-                result.insert(result.end(), of_terms.begin(), of_terms.end());
-            }
-            const std::vector<NodeId> of_sums = gradient_roots(
-                mod_, terms(),
-                {&passes::ReadGradient::head_factor, &passes::ReadGradient::element_factor});
-            result.insert(result.end(), of_sums.begin(), of_sums.end());
-            if (config_.sums.sums_grids)
-                for (const auto& [condition, value] : passes::grid_conditions(mod_))
-                    result.push_back(condition);
-            const std::vector<NodeId> of_shifts = shifted_roots(mod_.shifted_reads);
-            result.insert(result.end(), of_shifts.begin(), of_shifts.end());
+        append(result, logit_roots(parts_));
+        if (is_backward(config_.kind)) append(result, backward_roots());
+        return result;
+    }
+
+    // Roots of derivatives, and of the gradients of buffers that the kernel sums.
+    std::vector<NodeId> backward_roots() const {
+        const bool is_fold = config_.kind == plan::KernelKind::fold;
+        std::vector<NodeId> result = {mod_.d_score};
+        for (const passes::ReadGradient& gradient : gradients()) {
+            if (!sums_diagonals(gradient)) result.push_back(gradient.partial);
+            const bool multiplies = gradient.is_of_table || sums_few_entries(gradient) || is_fold;
+            const NodeId factor =
+                is_fold ? passes::distance_factor(mod_, gradient) : gradient.sum_factor;
+            if (multiplies && factor != ir::kNoNode) result.push_back(factor);
+            append(result, mod_.program.graph[gradient.read].operands);
         }
+        if (is_fold)
+            append(result, gradient_roots(mod_, terms_by_distance(mod_),
+                                          {&passes::ReadGradient::sum_factor}));
+        append(result, gradient_roots(mod_, terms(),
+                                      {&passes::ReadGradient::head_factor,
+                                       &passes::ReadGradient::element_factor}));
+        if (config_.sums.sums_grids)
+            for (const auto& [condition, value] : passes::grid_conditions(mod_))
+                result.push_back(condition);
+        append(result, shifted_roots(mod_.shifted_reads));
         return result;
     }
 
@@ -282,25 +259,6 @@ class Emitter {
         policy.constant("kKeysAreRagged", program.key_layout == flexc::Layout::ragged);
         if (!keys().is_in_order)
             policy.member(formatted("    using Keys = {};\n", keys().device_class));
-        return policy.text();
-    }
-
-    // Emits the mask's policy; parts: how many parts it has in addition to its band.
-    std::string mask(int parts) const {
-        const analysis::Band& band = mod_.band;
-        Policy policy("Mask");
-        policy.constant("kExists", has_mask());
-        policy.constant("kHasBand", has_band());
-        policy.constant("kBandIsExact", has_band() && band.exact);
-        policy.constant("kBandHasLow",
-                        has_band() && (!band.low.empty() ||
-                                       (band.clamps && band.clamps->first_least != ir::kNoNode)));
-        policy.constant("kClamps", clamp_bits());
-        policy.constant("kHasBlockMask", config_.has_block_mask);
-        policy.constant("kParts", parts);
-        policy.constant("kReadsElements", has_backward_policies(config_) &&
-                                              is_backward(config_.kind) &&
-                                              passes::reads_elements_beside(mod_, {mod_.mask}, {}));
         return policy.text();
     }
 
@@ -394,50 +352,14 @@ class Emitter {
         at_place(Place::column, "Column", "at_column", tail + ", int kv");
     }
 
-    void band() {
-        if (!has_band()) return;
-        Body body = Body::after_head(layout_);
-        const auto bound = [&](const std::vector<NodeId>& nodes, const char* combine,
-                               const char* none) {
-            std::string result;
-            for (const NodeId id : nodes) {
-                const std::string text = body.text_as(id, CType::wide);
-                result = result.empty() ? text : formatted("{}({}, {})", combine, result, text);
-            }
-            return result.empty() ? std::string(none) : result;
-        };
-        body.line("return {" + bound(mod_.band.low, "flexc_max", "-(1ll << 62)") + ", " +
-                  bound(mod_.band.high, "flexc_min", "1ll << 62") + "};");
-        text_ +=
-            device_function(formatted("Band band(const Arguments& arguments, const Launch& launch, "
-                                      "const Head& head, {})",
-                                      kHeadParameters),
-                            body);
-    }
-
-    void clamps() {
-        if (clamp_bits() == 0) return;
-        Body body = Body::after_head(layout_);
-        std::string bounds;
-        for (const NodeId bound : clamp_nodes())
-            bounds += (bounds.empty() ? "" : ", ") +
-                      (bound == ir::kNoNode ? "0" : body.text_as(bound, CType::wide));
-        body.line("return {" + bounds + "};");
-        text_ +=
-            device_function(formatted("Clamps clamps(const Arguments& arguments, const Launch& "
-                                      "launch, const Head& head, {})",
-                                      kHeadParameters),
-                            body);
-    }
-
     void element() {
         Body visible(layout_, Place::element, "at.");
-        if (has_mask()) {
+        if (mask_.exists) {
             visible.compute({mod_.mask});
             visible.line("return " + unbracketed(visible.text(mod_.mask)) + ";");
             text_ += element_function("bool", "visible", "", visible);
         }
-        const bool is_written_out = has_mask() && !(has_band() && mod_.band.exact) &&
+        const bool is_written_out = mask_.exists && !(mask_.has_band && mod_.band.exact) &&
                                     visible.instructions() <= plan::kMostWrittenOut;
         mask_instructions_ = is_written_out ? visible.instructions() : 0;
 
@@ -556,6 +478,7 @@ class Emitter {
     const plan::KernelConfig& config_;
     const EmitOptions& options_;
     const FamilyText& family_;
+    const KernelMask mask_;
     Layout layout_;
     std::string text_;
     int mask_instructions_ = 0; // instructions of the mask for each element

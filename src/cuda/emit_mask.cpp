@@ -1,12 +1,15 @@
 #include "cuda/emit_mask.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <numeric>
 #include <set>
 #include <vector>
 
 #include "cuda/arch/family_text.h"
+#include "cuda/policy.h"
+#include "passes/distance_value.h"
 #include "plan/work.h"
 #include "support/text.h"
 
@@ -171,8 +174,10 @@ Visible visible(const Layout& layout, const Part& part, int index) {
                       name)};
 }
 
-} // namespace
-
+struct MaskPartsText {
+    int count = 0;
+    std::string text;
+};
 MaskPartsText emit_mask_parts(const Layout& layout, const plan::KernelConfig& config) {
     const bool is_main =
         config.kind == plan::KernelKind::forward || config.kind == plan::KernelKind::backward_fused;
@@ -194,6 +199,95 @@ MaskPartsText emit_mask_parts(const Layout& layout, const plan::KernelConfig& co
         text += functions.own + "};\n";
     }
     return {static_cast<int>(mask.parts().size()), text + "\n"};
+}
+
+// Returns the bounds of the band's ends, in the order of mod::Clamps; kNoNode where there is none.
+std::array<NodeId, 6> clamp_nodes(const passes::Mod& mod, const KernelMask& mask) {
+    const analysis::Clamps none;
+    return mask.has_band && mod.band.clamps ? mod.band.clamps->nodes() : none.nodes();
+}
+int clamp_bits(const passes::Mod& mod, const KernelMask& mask) {
+    int bits = 0;
+    for (int i = 0; const NodeId bound : clamp_nodes(mod, mask))
+        bits |= (bound != ir::kNoNode) << i++;
+    return bits;
+}
+
+// A function of a head that returns these values in braces.
+std::string head_function(std::string_view type, std::string_view name, const std::string& values,
+                          Body body) {
+    body.line("return {" + values + "};");
+    return device_function(formatted("{} {}(const Arguments& arguments, const Launch& launch, "
+                                     "const Head& head, int b, int h, int h_kv)",
+                                     type, name),
+                           body);
+}
+
+// Returns the text of the greatest lower bound, or the least upper one.
+std::string combined(const Body& body, const std::vector<NodeId>& bounds, std::string_view function,
+                     std::string_view none) {
+    std::string result;
+    for (const NodeId id : bounds) {
+        const std::string text = body.text_as(id, CType::wide);
+        result = result.empty() ? text : formatted("{}({}, {})", function, result, text);
+    }
+    return result.empty() ? std::string(none) : result;
+}
+
+} // namespace
+
+KernelMask kernel_mask(const passes::Mod& mod, const plan::KernelConfig& config,
+                       bool has_elements) {
+    const ir::Node& root = mod.program.graph[mod.mask];
+    KernelMask mask;
+    mask.exists = has_elements && (root.op != Op::const_bool || root.integer == 0);
+    mask.has_band = mask.exists && config.kind != plan::KernelKind::block_mask && mod.band.found();
+    return mask;
+}
+
+std::vector<NodeId> band_roots(const passes::Mod& mod, const KernelMask& mask) {
+    if (!mask.has_band) return {};
+    std::vector<NodeId> roots = mod.band.low;
+    roots.insert(roots.end(), mod.band.high.begin(), mod.band.high.end());
+    for (const NodeId bound : clamp_nodes(mod, mask))
+        if (bound != ir::kNoNode) roots.push_back(bound);
+    return roots;
+}
+
+std::string emit_band(const Layout& layout, const KernelMask& mask) {
+    if (!mask.has_band) return "";
+    const passes::Mod& mod = layout.mod();
+    const Body body = Body::after_head(layout);
+    std::string text =
+        head_function("Band", "band",
+                      combined(body, mod.band.low, "flexc_max", "-(1ll << 62)") + ", " +
+                          combined(body, mod.band.high, "flexc_min", "1ll << 62"),
+                      body);
+    if (clamp_bits(mod, mask) == 0) return text;
+    std::vector<std::string> bounds;
+    for (const NodeId bound : clamp_nodes(mod, mask))
+        bounds.push_back(bound == ir::kNoNode ? "0" : body.text_as(bound, CType::wide));
+    return text + head_function("Clamps", "clamps", joined(bounds, ", "), body);
+}
+
+std::string emit_mask(const Layout& layout, const plan::KernelConfig& config,
+                      const KernelMask& mask) {
+    const passes::Mod& mod = layout.mod();
+    const analysis::Band& band = mod.band;
+    const MaskPartsText parts = emit_mask_parts(layout, config);
+    Policy policy("Mask");
+    policy.constant("kExists", mask.exists);
+    policy.constant("kHasBand", mask.has_band);
+    policy.constant("kBandIsExact", mask.has_band && band.exact);
+    policy.constant("kBandHasLow",
+                    mask.has_band && (!band.low.empty() ||
+                                      (band.clamps && band.clamps->first_least != ir::kNoNode)));
+    policy.constant("kClamps", clamp_bits(mod, mask));
+    policy.constant("kHasBlockMask", config.has_block_mask);
+    policy.constant("kParts", parts.count);
+    policy.constant("kReadsElements", has_backward_policies(config) && is_backward(config.kind) &&
+                                          passes::reads_elements_beside(mod, {mod.mask}, {}));
+    return policy.text() + parts.text;
 }
 
 } // namespace flexc::cuda
