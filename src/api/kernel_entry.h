@@ -8,7 +8,7 @@
 #include "cache/entry_format.h"
 #include "cuda/fill.h"
 #include "plan/schedule.h"
-#include "runtime/cuda_executable.h"
+#include "runtime/cuda_plan.h"
 
 namespace flexc::api {
 

@@ -65,4 +65,10 @@ void PlacedWorkspace::name_in(KernelArgument& argument, void* memory, bool store
             argument.set(one.region->argument, static_cast<std::byte*>(memory) + one.offset);
 }
 
+const void* words_of(const Call& call) {
+    // A program without arguments has an empty struct, whose one byte is never read.
+    static constexpr std::uint64_t kNoWords = 0;
+    return call.words.empty() ? &kNoWords : call.words.data();
+}
+
 } // namespace flexc::runtime

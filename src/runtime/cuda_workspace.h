@@ -28,6 +28,9 @@ struct KernelArgument {
 static_assert(std::is_standard_layout_v<KernelArgument> &&
               sizeof(KernelArgument) == sizeof(AttentionArguments) + plan::kMostFamilyBytes);
 
+// Returns the second argument of a kernel: the program's words.
+const void* words_of(const Call& call);
+
 struct PlacedRegion {
     const plan::WorkspaceRegion* region = nullptr;
     std::size_t offset = 0, bytes = 0;
