@@ -1,13 +1,16 @@
 // A case on an H200 or its like, with data of its own in each run.
 #pragma once
 
+#include <array>
 #include <initializer_list>
 #include <random>
+#include <string>
 
 #include <doctest/doctest.h>
 
 #include "api/case.h"
 #include "api/random_choices.h"
+#include "random.h"
 
 namespace flexc::test {
 
@@ -44,6 +47,36 @@ inline void draw_call(RandomChoices& choices, Case& one) {
     one.scale = below(3) == 0 ? 0.25F : 0;
     one.with_d_lse = below(2) == 0;
     one.max_scores = below(4) == 0;
+}
+
+// The same for the gradients of learned buffers, with head dims of which Hopper's backward has
+// tiles.
+inline void draw_backward_call(Random& random, Case& one) {
+    constexpr std::array kTypes = {DType::bf16, DType::bf16, DType::f16};
+    constexpr std::array kKvHeads = {1, 2, 4};
+    constexpr std::array kHeadDims = {64, 64, 128, 40, 96, 192};
+    one.dtype = random.pick(kTypes);
+    one.batch = 2;
+    one.heads = 4;
+    one.kv_heads = random.pick(kKvHeads);
+    one.head_dim = random.pick(kHeadDims);
+    one.q_len = random.integer(1, 330);
+    one.kv_len = random.integer(1, 330);
+    one.q_offset = random.chance(50) ? random.integer(0, 89) : 0;
+    one.kv_offset = random.chance(30) ? random.integer(0, 50) : 0;
+    one.with_d_lse = random.chance(50);
+    one.deterministic = random.chance(20);
+}
+
+// Programs of these tests have a block mask if they have this.
+inline bool has_block_mask(const Case& one) {
+    return one.text.find("(q_idx // 40) % 2 == (kv_idx // 40) % 2") != std::string::npos;
+}
+// Demands Hopper's backward where it has to be there: wide heads may have no room for sums, and
+// blocks take no turns at tiles that come from a block mask.
+inline void demand_backward(Case& one) {
+    if (one.head_dim <= 128 && !(has_block_mask(one) && one.deterministic))
+        one.backward_kernel = BackwardKernel::specialized;
 }
 
 } // namespace flexc::test

@@ -15,16 +15,10 @@ using flexc::test::Case;
 
 namespace {
 
-Case random_case(test::Random& random, std::string text, DType dtype) {
-    Case one = {.text = std::move(text), .dtype = dtype, .batch = 2, .heads = 4, .kv_heads = 2};
-    one.dims = {{"N", 70}};
-    constexpr std::array kHeadDims = {64, 128, 40, 192};
-    one.head_dim = random.pick(kHeadDims);
-    one.q_len = random.integer(130, 279);
-    one.kv_len = random.integer(140, 339);
-    one.q_offset = random.chance(50) ? random.integer(0, 89) : 0;
-    one.with_d_lse = random.chance(50);
-    one.deterministic = random.chance(33);
+// Tables have 70 places.
+Case random_case(test::Random& random, std::string text) {
+    Case one = {.text = std::move(text), .dims = {{"N", 70}}};
+    test::draw_backward_call(random, one);
     return one;
 }
 
@@ -58,18 +52,10 @@ std::string weighted_program(test::Random& random) {
            random.pick(scores) + random.pick(kMasks);
 }
 
-Case weighted_case(test::Random& random, DType dtype) {
-    Case one = {.text = weighted_program(random), .dtype = dtype, .batch = 2, .heads = 4};
-    one.kv_heads = random.chance(50) ? 2 : 4;
-    constexpr std::array kHeadDims = {64, 128, 40, 96, 192};
-    one.head_dim = random.pick(kHeadDims);
-    one.q_len = random.integer(1, 330);
-    one.kv_len = random.integer(1, 330);
-    one.with_d_lse = random.chance(50);
-    one.deterministic = random.chance(10);
-    const bool has_block_mask = one.text.find("// 40) % 2 ==") != std::string::npos;
-    if (!has_block_mask && !one.deterministic && one.head_dim <= 128)
-        one.backward_kernel = BackwardKernel::specialized;
+Case weighted_case(test::Random& random) {
+    Case one = {.text = weighted_program(random)};
+    test::draw_backward_call(random, one);
+    if (!test::has_block_mask(one) && !one.deterministic) test::demand_backward(one);
     return one;
 }
 
@@ -80,18 +66,14 @@ TEST_SUITE_BEGIN("hopper");
 TEST_CASE("functions of distance and their gradients are what float64 gives" * doctest::skip()) {
     test::Random random(std::random_device{}());
     for (int i = 0; i < 24; ++i)
-        test::check_on_hopper(random_case(random, test::distance_program(random),
-                                          i % 3 == 0 ? DType::f16 : DType::bf16));
+        test::check_on_hopper(random_case(random, test::distance_program(random)));
 }
 
 TEST_CASE("sums of learned terms that are functions of distance" * doctest::skip()) {
     test::Random random(std::random_device{}());
     for (int i = 0; i < 12; ++i) {
-        Case one = random_case(random, test::program_of_terms(random),
-                               i % 3 == 0 ? DType::f16 : DType::bf16);
-        const bool has_block_mask = one.text.find("// 40) % 2 ==") != std::string::npos;
-        if (!(has_block_mask && one.deterministic) && one.head_dim <= 128)
-            one.backward_kernel = BackwardKernel::specialized;
+        Case one = random_case(random, test::program_of_terms(random));
+        test::demand_backward(one);
         test::check_on_hopper(one);
     }
 }
@@ -99,7 +81,7 @@ TEST_CASE("sums of learned terms that are functions of distance" * doctest::skip
 TEST_CASE("reads by distance whose elements add no multiple of dS" * doctest::skip()) {
     test::Random random(std::random_device{}());
     for (int i = 0; i < 16; ++i)
-        test::check_on_hopper(weighted_case(random, i % 3 == 0 ? DType::f16 : DType::bf16));
+        test::check_on_hopper(weighted_case(random));
 }
 
 // The sums are divided by what a score is multiplied with.

@@ -58,17 +58,9 @@ std::string random_program(test::Random& random) {
     return buffers + "score_mod = " + score + random.pick(kMasks);
 }
 
-Case random_case(test::Random& random, DType dtype) {
-    Case one = {.text = random_program(random), .dtype = dtype, .batch = 2, .heads = 4};
-    constexpr std::array kKvHeads = {1, 2, 4};
-    one.kv_heads = random.pick(kKvHeads);
-    constexpr std::array kHeadDims = {64, 64, 128, 40, 96, 192};
-    one.head_dim = random.pick(kHeadDims);
-    one.q_len = random.integer(1, 330);
-    one.kv_len = random.integer(1, 330);
-    one.kv_offset = random.chance(30) ? random.integer(0, 50) : 0;
-    one.with_d_lse = random.chance(50);
-    one.deterministic = random.chance(10);
+Case random_case(test::Random& random) {
+    Case one = {.text = random_program(random)};
+    test::draw_backward_call(random, one);
     one.f32_outputs = one.accumulates = random.chance(20);
     if (!one.accumulates && random.chance(30)) one.gradient_type = GradientType::buffer;
     return one;
@@ -81,7 +73,7 @@ TEST_SUITE_BEGIN("hopper");
 TEST_CASE("gradients that several kernels share are what float64 gives" * doctest::skip()) {
     test::Random random(std::random_device{}());
     for (int i = 0; i < 20; ++i)
-        test::check_on_hopper(random_case(random, i % 3 == 0 ? DType::f16 : DType::bf16));
+        test::check_on_hopper(random_case(random));
 }
 
 TEST_CASE("two tables by distance, of which one multiplies the score" * doctest::skip()) {

@@ -2,10 +2,8 @@
 // for one term after another.
 #include <doctest/doctest.h>
 
-#include <array>
 #include <random>
 #include <string>
-#include <utility>
 
 #include "api/hopper_check.h"
 #include "term_program.h"
@@ -13,34 +11,16 @@
 using namespace flexc;
 using flexc::test::Case;
 
-namespace {
-
-Case random_case(test::Random& random, std::string text, DType dtype) {
-    Case one = {.text = std::move(text), .dtype = dtype, .batch = 2, .heads = 4};
-    one.kv_heads = random.chance(50) ? 2 : 4;
-    one.dims = {{"R", random.integer(5, 24)}};
-    constexpr std::array kHeadDims = {64, 128, 40, 96, 192};
-    one.head_dim = random.pick(kHeadDims);
-    one.q_len = random.integer(1, 330);
-    one.kv_len = random.integer(1, 330);
-    one.q_offset = random.chance(50) ? random.integer(0, 89) : 0;
-    one.with_d_lse = random.chance(50);
-    one.deterministic = random.chance(20);
-    const bool has_block_mask = one.text.find("// 40) % 2 ==") != std::string::npos;
-    if (!(has_block_mask && one.deterministic) && one.head_dim <= 128)
-        one.backward_kernel = BackwardKernel::specialized;
-    return one;
-}
-
-} // namespace
-
 TEST_SUITE_BEGIN("hopper");
 
 TEST_CASE("gradients of the terms of sums are what float64 gives" * doctest::skip()) {
     test::Random random(std::random_device{}());
-    for (int i = 0; i < 12; ++i)
-        test::check_on_hopper(
-            random_case(random, test::term_program(random), i % 3 == 0 ? DType::f16 : DType::bf16));
+    for (int i = 0; i < 12; ++i) {
+        Case one = {.text = test::term_program(random), .dims = {{"R", random.integer(5, 24)}}};
+        test::draw_backward_call(random, one);
+        test::demand_backward(one);
+        test::check_on_hopper(one);
+    }
 }
 
 TEST_CASE("so are those of published biases, where many elements meet at few addresses" *
