@@ -148,22 +148,15 @@ TEST_CASE("every buffer type and every builtin compiles, forward and backward") 
 TEST_CASE("kernels of short sequences and few queries compile, and spill no more than they may") {
     for (const int head_dim : {32, 40, 64}) {
         CAPTURE(head_dim);
-        auto mod = test::lower_text("buffer t: f32[H, N, N]\nmask_mod = q_idx >= kv_idx\n"
-                                    "score_mod = score + t[h, q_idx // 2, kv_idx]\n",
-                                    head_dim, head_dim, true);
-        REQUIRE(mod);
-        CompileOptions options{.head_dim = head_dim, .head_dim_v = head_dim};
-        options.cache = {.memory = false, .disk = false};
-        const auto store = cache::Store::open(options.cache);
-        const plan::Program program(std::move(*mod), options, *plan::target_of("sm_90a"));
-        const auto plan = api::plan_of(program);
-        REQUIRE(plan);
+        const test::PlannedProgram planned("buffer t: f32[H, N, N]\nmask_mod = q_idx >= kv_idx\n"
+                                           "score_mod = score + t[h, q_idx // 2, kv_idx]\n",
+                                           head_dim);
         int count = 0;
-        for (const std::vector<plan::Variant>* variants : {&plan->forward, &plan->backward})
+        for (const auto* variants : {&planned.plan.forward, &planned.plan.backward})
             for (const plan::Variant& variant : *variants) {
                 if (!plan::is_by_size(variant.calls)) continue;
-                const auto one = api::compile_kernel(program, variant.candidates, &variant, *store);
-                REQUIRE_MESSAGE(one, one.error().message.substr(0, 4000));
+                const auto one = planned.compile(variant);
+                REQUIRE_MESSAGE(one, message_of(one));
                 CHECK(one->kernel.info.spill_bytes <= one->kernel.config.spills.tolerated);
                 ++count;
             }

@@ -33,19 +33,10 @@ TEST_CASE("kernels for gradients of buffers alone compile, and spill nothing") {
             if (head_dim > widest) continue;
             CAPTURE(head_dim);
             CAPTURE(text);
-            auto mod = test::lower_text(text, head_dim, head_dim, true);
-            REQUIRE(mod);
-            CompileOptions options{.head_dim = head_dim, .head_dim_v = head_dim};
-            options.cache = {.memory = false, .disk = false};
-            const auto store = cache::Store::open(options.cache);
-            const plan::Program program(std::move(*mod), options, *plan::target_of("sm_90a"));
-            const auto plan = api::plan_of(program);
-            REQUIRE(plan);
-            const plan::Variant& first = plan->backward.front();
+            const test::PlannedProgram planned(text, head_dim);
+            const plan::Variant& first = planned.plan.backward.front();
             REQUIRE(first.further.size() == 1);
-            const plan::Variant& further = first.further.front();
-            const auto one =
-                api::compile_kernel(*further.program, further.candidates, &further, *store);
+            const auto one = planned.compile(first.further.front());
             REQUIRE_MESSAGE(one, one.error().message.substr(0, 4000));
             CHECK(one->refused == 0);
             CHECK(one->kernel.info.spill_bytes == 0);

@@ -81,4 +81,21 @@ inline Result<api::CompiledKernel> compile_case(const KernelCase& one) {
     return compile_kind(program, one.kind, *store);
 }
 
+// A program with gradients for Hopper, in bf16, and its plan.
+struct PlannedProgram {
+    PlannedProgram(const std::string& text, int head_dim)
+        : program(*lower_text(text, head_dim, head_dim, true),
+                  {.head_dim = head_dim, .head_dim_v = head_dim}, *plan::target_of("sm_90a")),
+          plan(*api::plan_of(program)) {}
+
+    Result<api::CompiledKernel> compile(const plan::Variant& variant) const {
+        const auto store = cache::Store::open({.memory = false, .disk = false});
+        return api::compile_kernel(plan::program_of(variant, program), variant.candidates, &variant,
+                                   *store);
+    }
+
+    plan::Program program;
+    plan::KernelPlan plan;
+};
+
 } // namespace flexc::test
