@@ -4,7 +4,7 @@
 
 #include "analysis/tile_class.h"
 #include "api/frontend.h"
-#include "runtime/bind.h"
+#include "runtime/bind_plan.h"
 #include "runtime/buffers.h"
 #include "runtime/mask_values.h"
 #include "support/text.h"

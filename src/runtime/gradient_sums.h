@@ -2,13 +2,14 @@
 // the gradient's type is not f32, and the launches that round these sums.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "cuda/driver.h"
 #include "plan/pass.h"
-#include "runtime/bind.h"
 #include "runtime/executable.h"
 
 namespace flexc::runtime {

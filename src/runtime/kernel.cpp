@@ -3,7 +3,8 @@
 #include <algorithm>
 
 #include "runtime/alignment.h"
-#include "runtime/bind.h"
+#include "runtime/bind_call.h"
+#include "runtime/bind_plan.h"
 #include "runtime/buffers.h"
 #include "runtime/state.h"
 #include "support/guarded.h"

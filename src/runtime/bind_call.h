@@ -1,5 +1,5 @@
-// Turns what a caller passes into what kernels read: sizes, parameters, argument words. Checks it
-// by size_checks.h, tensor_rules.h and buffers.h, whose messages name the tensor and what was
+// Turns the tensors of a call into what kernels read: the arguments of attention and the program's
+// words. Checks them by tensor_rules.h and buffers.h, whose messages name the tensor and what was
 // expected.
 #pragma once
 
@@ -7,32 +7,12 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <vector>
 
 #include "flexc/kernel.h"
 #include "flexc/result.h"
 #include "runtime/state.h"
 
 namespace flexc::runtime {
-
-// Makes a plan's values: checks sizes and parameters, and binds named dims from the buffers.
-Result<detail::PlanState> bind_plan(const detail::KernelState& kernel, const Sizes& sizes,
-                                    std::span<const NamedTensor> buffers,
-                                    const PlanOptions& options);
-
-// Makes a plan's lengths of requests, and the work that follows from them.
-Result<std::shared_ptr<Sequences>> bind_lengths(const detail::KernelState& kernel,
-                                                const detail::PlanState& plan,
-                                                const Lengths& lengths);
-// Replaces the plan's lengths by those of arrays on the device.
-Result<LengthArrays> bind_length_arrays(const detail::KernelState& kernel,
-                                        const detail::PlanState& plan, const Lengths& lengths);
-
-// The part of bind_plan() that needs no compiled kernel: everything but the workspace. Sizes that
-// no buffer binds are kUnbound.
-Result<detail::PlanState> bind_values(const ir::Program& program, int head_dim, int head_dim_v,
-                                      const Sizes& sizes, std::span<const NamedTensor> buffers,
-                                      const PlanOptions& options);
 
 struct BoundCall {
     AttentionArguments attention{};
@@ -65,5 +45,25 @@ Result<void> bind_backward(const detail::KernelState& kernel, const detail::Plan
                            const BackwardTensors& tensors, std::span<const NamedTensor> buffers,
                            std::span<const NamedTensor> gradients, Workspace workspace,
                            BoundCall& call);
+
+// Steps of these, for the calls that plan() makes up (expected_calls.h).
+void start_call(const detail::PlanState& plan, BoundCall& call);
+// set_tensors() checks the tensors and sets their arguments, set_arguments() only sets them.
+Result<void> set_tensors(const detail::KernelState& kernel, const detail::PlanState& plan,
+                         const ForwardTensors& tensors, BoundCall& call);
+Result<void> set_tensors(const detail::KernelState& kernel, const detail::PlanState& plan,
+                         const BackwardTensors& tensors, BoundCall& call);
+void set_arguments(const detail::KernelState& kernel, const detail::PlanState& plan,
+                   const ForwardTensors& tensors, AttentionArguments& attention);
+void set_arguments(const detail::KernelState& kernel, const detail::PlanState& plan,
+                   const BackwardTensors& tensors, AttentionArguments& attention);
+// buffers: a view for each of the program's.
+void fill_words(const detail::KernelState& kernel, const detail::PlanState& plan,
+                std::span<const TensorView> buffers, BoundCall& call);
+
+// Whether a buffer has a gradient whose f32 sums are rounded to another type.
+bool is_rounded(const detail::KernelState& kernel, const ir::Buffer& buffer);
+// Returns the tensor in which kernels sum the gradient of one buffer.
+TensorView sums_of(const detail::PlanState& plan, const ir::Buffer& buffer);
 
 } // namespace flexc::runtime
