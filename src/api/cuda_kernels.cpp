@@ -14,6 +14,7 @@
 #include "cuda/emit_tiles.h"
 #include "cuda/fill.h"
 #include "cuda/nvrtc.h"
+#include "plan/restrictions.h"
 #include "support/guarded.h"
 #include "support/log.h"
 #include "support/text.h"
@@ -220,7 +221,7 @@ Result<CompiledPass> compile_pass(const plan::Program& program, const plan::Vari
     if (auto done = run_all(tasks); !done) return done.error();
 
     const KernelConfig& main = compiled[expected.main]->kernel.config;
-    if (auto checked = plan::check_demands(program, variant, main); !checked)
+    if (auto checked = plan::check_chosen(program, variant, main); !checked)
         return checked.error();
     CompiledPass pass{plan::pass_of(program, variant, main), {}};
     for (std::size_t i = 0; i < pass.plan.kernels.size(); ++i) {

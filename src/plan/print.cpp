@@ -8,6 +8,7 @@
 #include "common/sequences.h"
 #include "passes/gradient_sum.h"
 #include "plan/arch/family.h"
+#include "plan/restrictions.h"
 #include "support/text.h"
 
 namespace flexc::plan {

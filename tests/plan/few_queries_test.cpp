@@ -8,6 +8,7 @@
 
 #include "plan/few_work.h"
 #include "plan/plan.h"
+#include "plan/restrictions.h"
 #include "program_of.h"
 
 using namespace flexc;

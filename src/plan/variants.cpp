@@ -1,0 +1,236 @@
+#include "plan/variants.h"
+
+#include <algorithm>
+#include <iterator>
+#include <limits>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "passes/gradient_order.h"
+#include "plan/arch/family.h"
+#include "plan/plan.h"
+#include "plan/program.h"
+#include "plan/restrictions.h"
+#include "plan/work.h"
+#include "support/text.h"
+
+namespace flexc::plan {
+
+namespace {
+
+// Returns fewer candidates, for a large program: the first one, its form that saves registers in
+// two steps (tried if so few bytes spill that it can help) or, of a forward, the first with fewer
+// warps, which have more registers, and the generic ones. These have half the speed, and if the
+// first of them spills little, the others are not worth a compile.
+std::vector<KernelConfig> fewer_candidates(std::vector<KernelConfig> candidates) {
+    constexpr int kSteps = 2, kSavable = 64;
+    for (KernelConfig& candidate : candidates)
+        if (is_generic(candidate))
+            candidate.spills.tolerated = std::max(candidate.spills.tolerated, kSavable);
+    const auto generic = std::ranges::find_if(candidates, is_generic);
+    if (generic == candidates.begin() || generic == candidates.end()) return candidates;
+    std::vector<KernelConfig> few = {candidates.front()};
+    const auto forms =
+        std::span(candidates).subspan(1, static_cast<std::size_t>(few.front().spills.saving_forms));
+    const auto form = std::ranges::find(
+        forms, kSteps, [](const KernelConfig& config) { return config.form.saves_registers; });
+    few.front().spills.saving_forms = form != forms.end() ? 1 : 0;
+    if (form != forms.end()) {
+        few.front().spills.savable = kSavable;
+        few.front().spills.beside = kSavable;
+        few.push_back(*form);
+        few.back().spills.saving_forms = 0;
+    }
+    if (few.front().kind == KernelKind::forward) {
+        const auto smaller = std::ranges::find_if(
+            std::ranges::subrange(candidates.begin(), generic), [&](const KernelConfig& config) {
+                return config.block.warps < few.front().block.warps;
+            });
+        if (smaller != generic) few.push_back(*smaller);
+        few.back().spills.tolerated = std::max(few.back().spills.tolerated, kSavable);
+    } else {
+        few.back().spills.tolerated = std::max(few.back().spills.tolerated, kSpillsOfLong);
+    }
+    few.insert(few.end(), generic, candidates.end());
+    return few;
+}
+
+Variant make_variant(const Program& program, Calls calls, KernelRequest request) {
+    Variant result{calls, request, {}};
+    result.candidates = candidates(result.request);
+    const bool is_large_kernel = result.request.kind == KernelKind::forward
+                                     ? has_large_score(program.mod())
+                                     : is_large(program.mod());
+    if (is_large_kernel) result.candidates = fewer_candidates(std::move(result.candidates));
+    return result;
+}
+
+KernelRequest generic_request(const KernelRequest& request) {
+    KernelRequest other = request;
+    other.generic_because = "a kernel for tensors of any layout is needed";
+    other.mask.has_block_mask = false; // this variant is compiled for a single call
+    other.schedule.reset();
+    return other;
+}
+
+// Returns the numbers of rows for which there are such kernels: those for which products take less
+// time than memory, and the kernels less than those for long sequences.
+std::vector<int> short_rows(const KernelRequest& request) {
+    struct Size {
+        int rows, most_columns; // of keys and values together
+    };
+    static constexpr Size kForward[] = {{16, 512}, {32, 256}, {64, 128}, {96, 64}};
+    static constexpr Size kBackward[] = {{16, 512},  {32, 256}, {64, 128}, {96, 128},
+                                         {128, 128}, {144, 64}, {160, 64}, {256, 64}};
+    const bool is_forward = request.kind == KernelKind::forward;
+    const int most_rows = is_forward && request.shared_value != ir::kNoNode
+                              ? kMostRowsWithValues
+                              : std::numeric_limits<int>::max();
+    std::vector<int> counts;
+    for (const Size& size : is_forward ? std::span<const Size>(kForward) : kBackward)
+        if (size.rows <= most_rows && request.head_dim + request.head_dim_v <= size.most_columns)
+            counts.push_back(size.rows);
+    return counts;
+}
+
+void add_short_variants(const Program& program, const KernelRequest& request,
+                        std::vector<Variant>& variants) {
+    for (const int rows : short_rows(request)) {
+        KernelRequest of_short = generic_request(request);
+        of_short.generic_because = "sequences are short";
+        of_short.sequences.most_rows = rows;
+        Variant of_rows = make_variant(program, Calls::short_sequences, of_short);
+        if (!of_rows.candidates.empty()) variants.push_back(std::move(of_rows));
+    }
+}
+
+Result<std::optional<ForwardSchedule>> asked_schedule(const Program& program) {
+    const std::string& text = program.options().schedule;
+    if (text.empty()) return std::optional<ForwardSchedule>();
+    KernelRequest request = program.request(KernelKind::forward);
+    request.generic_because = why_generic(program, KernelKind::forward);
+    const auto schedules = forward_schedules(request);
+    if (schedules.empty())
+        return Error{ErrorCode::invalid_option,
+                     formatted("schedule '{}': the forward kernel of this program has only one for "
+                               "{}; leave it empty",
+                               text, program.target().arch)};
+    const auto schedule = read_schedule(text);
+    if (!schedule || std::ranges::find(schedules, *schedule) == schedules.end())
+        return Error{ErrorCode::invalid_option,
+                     formatted("schedule '{}': expected one that forward_schedules() lists, such "
+                               "as '{}'",
+                               text, text_of(schedules.front()))};
+    return schedule;
+}
+
+// Returns the request for calls whose dense biases cannot be copied, nor their gradients added, by
+// tiles.
+KernelRequest without_biases(KernelRequest request) {
+    request.bias.bytes = 0;
+    request.bias.adds_gradients = false;
+    request.mask.has_block_mask = false; // this variant is compiled for a single call
+    return request;
+}
+
+// Returns the variant of several kernels that share the gradients of buffers; nothing if one kernel
+// sums them all, or if specialized kernels cannot sum what is shared.
+std::optional<Variant> sharing_variant(const Program& program, Calls calls) {
+    std::vector<Variant> kernels;
+    CompileOptions options = program.options();
+    if (calls != Calls::usual) { // it may be compiled when the caller's log does not exist any more
+        options.log = {};
+        options.cancel = {};
+    }
+    for (const passes::Mod& mod : program.mod().gradient_passes) {
+        auto own = std::make_shared<const Program>(mod, options, program.target());
+        KernelRequest request = own->request(KernelKind::backward_fused);
+        request.generic_because = why_generic(*own, KernelKind::backward_fused);
+        request.gradients.are_alone = !kernels.empty();
+        if (calls == Calls::unaligned_biases) request = without_biases(request);
+        kernels.push_back(make_variant(*own, calls, request));
+        // Others do not have the statistics of rows that the kernels share.
+        std::erase_if(kernels.back().candidates, is_generic);
+        if (kernels.back().candidates.empty()) return {};
+        kernels.back().program = std::move(own);
+    }
+    if (kernels.empty()) return {};
+    Variant first = std::move(kernels.front());
+    first.further.assign(std::make_move_iterator(kernels.begin() + 1),
+                         std::make_move_iterator(kernels.end()));
+    return first;
+}
+
+// Whether the generic kernel of all gradients is as fast as several that share them: where elements
+// read much, these spill at wide heads.
+bool stays_generic(const KernelRequest& whole) {
+    constexpr int kNarrow = 64;
+    return !whole.generic_because.empty() && whole.work.reads_much() &&
+           std::max(whole.head_dim, whole.head_dim_v) > kNarrow;
+}
+
+// Whether a kernel copies tiles of dense biases, or adds such tiles, whose rows must be aligned.
+bool needs_aligned_biases(const Variant& variant) {
+    const KernelConfig& first = variant.candidates.front();
+    return first.storage.bias_stages > 0 || first.sums.adds_bias_gradients ||
+           std::ranges::any_of(variant.further, needs_aligned_biases);
+}
+
+} // namespace
+
+Result<std::vector<Variant>> forward_variants(const Program& program) {
+    auto schedule = asked_schedule(program);
+    if (!schedule) return schedule.error();
+    KernelRequest request = program.request(KernelKind::forward);
+    request.generic_because = why_generic(program, KernelKind::forward);
+    if (auto checked = check_request(program.options(), request); !checked) return checked.error();
+    request.schedule = *schedule;
+    std::vector<Variant> variants = {make_variant(program, Calls::usual, request)};
+    if (has_short_kernels(program, program.options().forward_kernel == ForwardKernel::automatic))
+        add_short_variants(program, request, variants);
+    if (why_no_few_kernels(program).empty()) {
+        KernelRequest of_few = generic_request(request);
+        of_few.generic_because = "queries are few";
+        of_few.sequences.has_few_queries = true;
+        variants.push_back(make_variant(program, Calls::few_queries, of_few));
+    }
+    if (!is_generic(variants.front().candidates.front()))
+        variants.push_back(make_variant(program, Calls::any, generic_request(request)));
+    return variants;
+}
+
+Result<std::vector<Variant>> backward_variants(const Program& program) {
+    const CompileOptions& options = program.options();
+    const std::string_view no_order = options.deterministic ? why_not_in_order(program) : "";
+    KernelRequest request = program.request(KernelKind::backward_fused);
+    request.generic_because = why_generic(program, KernelKind::backward_fused);
+    const KernelRequest of_short =
+        request; // a block has the whole dq of a sequence, so its order is fixed
+    const bool is_split = options.backward_kernel == BackwardKernel::split || !no_order.empty();
+    if (is_split) request.kind = KernelKind::backward_dkdv;
+    const bool is_whole = is_split || stays_generic(request);
+    const auto of_calls = [&](Calls calls, const KernelRequest& of_whole) {
+        auto sharing = is_whole ? std::nullopt : sharing_variant(program, calls);
+        return sharing ? *std::move(sharing) : make_variant(program, calls, of_whole);
+    };
+    std::vector<Variant> variants = {of_calls(Calls::usual, request)};
+    if (variants.front().further.empty())
+        if (auto checked = check_request(options, request); !checked) return checked.error();
+    if (passes::why_not_batches(program.mod()).empty() &&
+        has_short_kernels(program, options.backward_kernel == BackwardKernel::automatic))
+        add_short_variants(program, of_short, variants);
+    if (!no_order.empty())
+        for (KernelConfig& candidate : variants.front().candidates)
+            candidate.reason += formatted("; not fused: {}", no_order);
+    if (is_generic(variants.front().candidates.front())) return variants;
+    if (needs_aligned_biases(variants.front()))
+        variants.push_back(of_calls(Calls::unaligned_biases, without_biases(request)));
+    KernelRequest any = generic_request(request);
+    // Only kernels that use TMA add to dq in a fixed order.
+    if (options.deterministic) any.kind = KernelKind::backward_dkdv;
+    variants.push_back(make_variant(program, Calls::any, any));
+    return variants;
+}
+
+} // namespace flexc::plan

@@ -1,0 +1,49 @@
+// The variants of a pass: kernels for all calls, and for some that others serve too, or cannot.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "flexc/result.h"
+#include "plan/kernel.h"
+#include "plan/kernel_request.h"
+
+namespace flexc::plan {
+
+class Program;
+
+// Which calls a variant of a pass can serve.
+enum class Calls : std::uint8_t {
+    usual,            // tensors that TMA can address, if kernels need that; aligned dense biases
+    short_sequences,  // many sequences of at most SequenceForm::most_rows rows
+    few_queries,      // few queries, with keys that blocks divide: are_few_faster()
+    unaligned_biases, // like usual, but rows of dense biases need not be aligned
+    any               // tensors of any strides and alignment, any scale and offset
+};
+
+// Whether a variant is faster for calls of some sizes, which others can serve too.
+constexpr bool is_by_size(Calls calls) {
+    return calls == Calls::short_sequences || calls == Calls::few_queries;
+}
+
+// One way to compute a pass. Its kernels are compiled for the best candidate that does not spill.
+struct Variant {
+    Calls calls = Calls::usual;
+    KernelRequest request;
+    std::vector<KernelConfig> candidates; // of the main kernel
+    // Where several kernels share the gradients of buffers: the program of this one's, else null,
+    // and the kernels that sum the others' after it. BufferGradients::are_alone of these.
+    std::shared_ptr<const Program> program = nullptr;
+    std::vector<Variant> further = {};
+};
+
+// Returns the program of a variant's kernels.
+inline const Program& program_of(const Variant& variant, const Program& of_plan) {
+    return variant.program != nullptr ? *variant.program : of_plan;
+}
+
+Result<std::vector<Variant>> forward_variants(const Program& program);
+Result<std::vector<Variant>> backward_variants(const Program& program);
+
+} // namespace flexc::plan
