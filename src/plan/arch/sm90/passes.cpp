@@ -2,6 +2,8 @@
 #include "plan/arch/sm80/sm80.h"
 #include "plan/arch/sm90/sm90.h"
 
+#include <numeric>
+
 #include "common/exact_sum.h"
 #include "common/expanded.h"
 #include "passes/distance_value.h"
@@ -208,103 +210,120 @@ void add_fold(const passes::Mod& mod, const KernelConfig& main, PassPlan& pass) 
     pass.kernels.push_back(kernel);
 }
 
+// Sets what a call must satisfy to use `main`, a fused kernel.
+void set_conditions(const passes::Mod& mod, const KernelConfig& main, PassPlan& pass) {
+    if (main.sums.sums_grids && passes::is_grid_aligned(mod))
+        pass.query_offset_step = pass.key_offset_step = ::sm90::kGridStep;
+    if (main.sums.key_width != 0) // a row of the 2-D key index
+        pass.key_offset_step = std::lcm(pass.key_offset_step, main.sums.key_width);
+    pass.tiled_biases = tiled_biases(mod, main);
+    pass.small_buffers = small_buffers(mod);
+}
+
 // The steps of a kernel for gradients of buffers alone, which follow those of one that has computed
 // dq, dk and dv from the same statistics of rows, and has filled the gradients with zeros.
 PassPlan gradients_alone(const Program& program, const KernelConfig& main) {
+    const passes::Mod& mod = program.mod();
     PassPlan pass;
     pass.kernels = {main};
-    if (main.sums.sums_grids && passes::is_grid_aligned(program.mod()))
-        pass.query_offset_step = pass.key_offset_step = ::sm90::kGridStep;
-    if (main.sums.key_width != 0) pass.key_offset_step = main.sums.key_width;
-    pass.tiled_biases = tiled_biases(program.mod(), main);
-    pass.small_buffers = small_buffers(program.mod());
+    set_conditions(mod, main, pass);
     add_distance_regions(program, main, pass);
-    if (sums_distances(program.mod(), main)) pass.steps.push_back(Fill{kDistanceSums});
-    add_expansion(program.mod(), pass);
+    if (sums_distances(mod, main)) pass.steps.push_back(Fill{kDistanceSums});
+    add_expansion(mod, pass);
     add_fused(program, 0, {}, pass);
-    add_fold(program.mod(), main, pass);
+    add_fold(mod, main, pass);
     return pass;
+}
+
+// Whether blocks report when they have added to dq.
+bool reports_additions(const Program& program, const KernelConfig& main) {
+    return !shares_keys_between_warpgroups(program.request(main.kind)) &&
+           !main.sums.adds_bias_gradients;
+}
+
+void add_region(PassPlan& pass, Region region, auto member, Extent elements,
+                int element_bytes = sizeof(float)) {
+    pass.workspace.push_back({.region = region,
+                              .element_bytes = element_bytes,
+                              .elements = std::move(elements),
+                              .argument = argument(member)});
+}
+
+// Adds the counters by which blocks of the fused kernel know of one another, and returns them. The
+// delta kernel clears them.
+std::vector<Region> add_counters(const Program& program, const KernelConfig& main, PassPlan& pass) {
+    using Arguments = ::sm90::KernelArguments;
+    std::vector<Region> counters;
+    const auto add = [&](Region region, auto member, Extent elements) {
+        add_region(pass, region, member, std::move(elements), sizeof(int));
+        counters.push_back(region);
+    };
+    if (reports_additions(program, main)) {
+        add(kBlocksDone, &Arguments::blocks_done, {{{1, {kBatch, kKvHeads}}}});
+        // Requests of ragged keys have different numbers of blocks.
+        if (program.mod().program.is_dense())
+            pass.length_arguments.push_back({argument(&Arguments::blocks_of_head),
+                                             {{{1, {tiles_of(Of::keys, main.block.key_tile)}}}}});
+    }
+    if (main.block.is_persistent) add(kTilesTaken, &Arguments::tiles_taken, {{{1, {}}}});
+    // The first block to add to a row block of dq stores instead.
+    if (reports_additions(program, main) && !program.options().deterministic)
+        add(kRowBlockStates, &Arguments::row_block_states,
+            padded_query_rows(program, 1, kRowBlock));
+    return counters;
 }
 
 PassPlan backward(const Program& program, const KernelConfig& main) {
     if (main.gradients_are_alone) return gradients_alone(program, main);
+    using Arguments = ::sm90::KernelArguments;
     const passes::Mod& mod = program.mod();
     const int head_dim = program.options().head_dim;
     const bool deterministic = program.options().deterministic;
-    // Blocks report when they have added to dq; the first one may then store instead of adding.
-    const bool reports_additions = !shares_keys_between_warpgroups(program.request(main.kind)) &&
-                                   !main.sums.adds_bias_gradients;
-    const bool stores_dq_first = reports_additions && !deterministic;
+    const bool has_sink = mod.sink != ir::kNoNode;
     PassPlan pass;
     pass.kernels = {delta_kernel(), main, convert_kernel(head_dim)};
     pass.main = 1;
-    const bool has_sink = mod.sink != ir::kNoNode;
     if (has_sink) pass.kernels[0].reason += kBesideSink;
-    if (main.sums.key_width != 0) pass.key_offset_step = main.sums.key_width;
-    if (main.sums.sums_grids && passes::is_grid_aligned(mod))
-        pass.query_offset_step = pass.key_offset_step = ::sm90::kGridStep;
-    pass.tiled_biases = tiled_biases(mod, main);
-    pass.small_buffers = small_buffers(mod);
+    set_conditions(mod, main, pass);
     pass.stored_gradients = stored_gradients(mod, main);
+    const bool stores_gradients = !pass.stored_gradients.buffers.empty();
 
-    using Arguments = ::sm90::KernelArguments;
-    const auto region = [&](Region which, auto member, Extent elements, int bytes = sizeof(float)) {
-        pass.workspace.push_back({.region = which,
-                                  .element_bytes = bytes,
-                                  .elements = std::move(elements),
-                                  .argument = argument(member)});
-    };
-    region(kDqAccumulator, &Arguments::dq_accumulator, padded_query_rows(program, head_dim));
+    add_region(pass, kDqAccumulator, &Arguments::dq_accumulator,
+               padded_query_rows(program, head_dim));
     if (deterministic)
         pass.workspace.push_back(
             {.region = kDqSemaphores, .elements = padded_query_rows(program, 1, kRowBlock)});
     add_row_statistics(program, pass);
     add_distance_regions(program, main, pass);
     add_exact_sums(program, pass);
-    if (!pass.stored_gradients.buffers.empty()) {
-        region(kStoredTiles, &Arguments::stored_tiles,
-               {{{2, {kBatch, kKvHeads, {Of::keys, 0, kPaddedRows, kPaddedRows}}}}}, sizeof(int));
+    if (stores_gradients) {
+        add_region(pass, kStoredTiles, &Arguments::stored_tiles,
+                   {{{2, {kBatch, kKvHeads, {Of::keys, 0, kPaddedRows, kPaddedRows}}}}},
+                   sizeof(int));
         pass.workspace.back().of_stored_gradients = true;
     }
-    std::vector<Region> counters; // of blocks; the delta kernel clears them
-    if (reports_additions) {
-        region(kBlocksDone, &Arguments::blocks_done, {{{1, {kBatch, kKvHeads}}}}, sizeof(int));
-        // Requests of ragged keys have different numbers of blocks.
-        if (mod.program.is_dense())
-            pass.length_arguments.push_back({argument(&Arguments::blocks_of_head),
-                                             {{{1, {tiles_of(Of::keys, main.block.key_tile)}}}}});
-        counters.push_back(kBlocksDone);
-    }
-    if (main.block.is_persistent) {
-        region(kTilesTaken, &Arguments::tiles_taken, {{{1, {}}}}, sizeof(int));
-        counters.push_back(kTilesTaken);
-    }
-    if (stores_dq_first) {
-        region(kRowBlockStates, &Arguments::row_block_states,
-               padded_query_rows(program, 1, kRowBlock), sizeof(int));
-        counters.push_back(kRowBlockStates);
-    }
+    const std::vector<Region> counters = add_counters(program, main, pass);
+    std::vector<Region> written = {kDqAccumulator};
+    written.insert(written.end(), counters.begin(), counters.end());
 
     pass.steps.push_back(FillGradients{});
     if (sums_distances(mod, main)) pass.steps.push_back(Fill{kDistanceSums});
     if (deterministic) pass.steps.push_back(Fill{kDqSemaphores});
-    if (!pass.stored_gradients.buffers.empty()) pass.steps.push_back(Fill{kStoredTiles});
+    if (stores_gradients) pass.steps.push_back(Fill{kStoredTiles});
     add_fill_of_exact_sums(pass);
     add_expansion(mod, pass);
     pass.steps.push_back(find_references(program, pass.main));
     Launch delta = launch_of(0, pass.kernels[0], query_tiles(program, kPaddedRows));
     delta.starts_early = true;
-    delta.writes = {regions::row_statistics, kDqAccumulator};
+    delta.writes = {regions::row_statistics};
+    delta.writes.insert(delta.writes.end(), written.begin(), written.end());
     if (has_sink) delta.reads = {regions::row_statistics};
-    delta.writes.insert(delta.writes.end(), counters.begin(), counters.end());
     pass.steps.push_back(std::move(delta));
-    std::vector<Region> written = {kDqAccumulator};
-    written.insert(written.end(), counters.begin(), counters.end());
-    add_fused(program, pass.main, std::move(written), pass);
+    add_fused(program, pass.main, written, pass);
     Launch convert = launch_of(2, pass.kernels[2], query_tiles(program, kRowBlock));
     convert.starts_early = true;
     convert.reads = {kDqAccumulator};
-    if (reports_additions) convert.reads.push_back(kBlocksDone);
+    if (reports_additions(program, main)) convert.reads.push_back(kBlocksDone);
     pass.steps.push_back(std::move(convert));
     add_fold(mod, main, pass);
     add_rounding(program, pass);
