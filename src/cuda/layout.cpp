@@ -1,21 +1,18 @@
+#include "cuda/layout.h"
+
 #include <algorithm>
 #include <cmath>
 #include <iterator>
 
-#include "cuda/expressions.h"
 #include "passes/launch_divisor.h"
+#include "support/text.h"
 
 namespace flexc::cuda {
 
 using ir::NodeId;
 using ir::Op;
 using passes::Place;
-
-namespace {
-
 using Kind = passes::ArgumentSlot::Kind;
-
-} // namespace
 
 Layout::Layout(const passes::Mod& mod, const std::vector<NodeId>& roots, passes::Precision most)
     : mod_(&mod), fields_(argument_fields(mod)), precisions_(passes::precisions(mod, most)) {
@@ -213,5 +210,7 @@ void Layout::keep(const std::vector<NodeId>& roots) {
     for (NodeId id = 0; id < count; ++id)
         if (kept[id]) kept_[static_cast<std::size_t>(place(id))].push_back(id);
 }
+
+std::string reciprocal_name(NodeId divisor) { return formatted("reciprocal_{}", divisor); }
 
 } // namespace flexc::cuda
