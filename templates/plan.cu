@@ -160,6 +160,67 @@ __device__ TileWord evaluate_tile(const BlockMaskHead& head, Span queries, Span 
     return __any_sync(0xffffffffu, visible) ? TileWord{1, 1} : TileWord{0, 0};
 }
 
+// A row of a block mask: a tile of queries against all tiles of keys, its columns, or the other
+// way.
+struct RowOfTiles {
+    const PlannedBlockMask& planned;
+    const SequenceLength& length;
+    int mask; // among those of heads and batch entries
+    TilePlace place;
+
+    __device__ Span queries(int column) const {
+        return Span(planned.by_keys ? column : place.tile, planned.query_tile, length.queries());
+    }
+    __device__ Span keys(int column) const {
+        return Span(planned.by_keys ? place.tile : column, planned.key_tile, length.keys());
+    }
+    __device__ bool is_empty() const {
+        return planned.by_keys ? keys(0).is_empty() : queries(0).is_empty();
+    }
+    __device__ int columns() const {
+        if constexpr (mod::Layouts::kAreDense)
+            return planned.by_keys ? planned.query_tiles : planned.key_tiles;
+        return planned.by_keys ? tiles_of(length.queries(), planned.query_tile)
+                               : tiles_of(length.keys(), planned.key_tile);
+    }
+};
+
+// Loads the facts of one tile. tiles: of that side in a mask.
+__device__ void load_facts(const double* facts, int count, int mask, int tiles, int tile,
+                           Fact* to) {
+    const double* const from = facts + 2 * count * (static_cast<long long>(mask) * tiles + tile);
+    for (int i = 0; i < count; ++i)
+        to[i] = {from[2 * i], from[2 * i + 1]};
+}
+
+// Whether the mask is true in all of a tile, in none of it, or not known, by facts alone.
+__device__ Fact visible_by_facts(const AttentionArguments& attention, const RowOfTiles& row,
+                                 const BlockMaskHead& head, int column, Span queries, Span keys) {
+    const PlannedBlockMask& planned = row.planned;
+    Fact query_facts[mod::kQueryFacts + kAtLeastOne], key_facts[mod::kKeyFacts + kAtLeastOne];
+    const int query_index = index_of<mod::Layouts::kQueriesAreRagged>(
+        attention, row.place.request, planned.by_keys ? column : row.place.tile,
+        row.length.first_query_row(), planned.query_tile, planned.query_tiles);
+    const int key_index = index_of<mod::Layouts::kKeysAreRagged>(
+        attention, row.place.request, planned.by_keys ? row.place.tile : column,
+        row.length.first_key_row(), planned.key_tile, planned.key_tiles);
+    load_facts(planned.query_facts, mod::kQueryFacts, row.mask, planned.query_tiles, query_index,
+               query_facts);
+    load_facts(planned.key_facts, mod::kKeyFacts, row.mask, planned.key_tiles, key_index,
+               key_facts);
+    return mod::tile_visible(head.arguments, head.launch, head.head, head.b, head.h, head.h_kv,
+                             {double(head.q(queries.first)), double(head.q(queries.last))},
+                             {double(head.kv(keys.first)), double(head.kv(keys.last))}, query_facts,
+                             key_facts);
+}
+
+// Whether the mask agrees at the corners of a tile. In a row of tiles that crosses the border of
+// two documents, facts leave many tiles undecided, each with different corners.
+__device__ bool corners_agree(const BlockMaskHead& head, Span queries, Span keys) {
+    return !corners_differ(queries.first, queries.last, keys.first, keys.last,
+                           [&](int q, int kv) { return head.visible(q, kv); });
+}
+
 } // namespace
 
 // Launched with a warp for each tile of queries and of keys.
@@ -212,57 +273,25 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     const long long row_index = blockIdx.x / static_cast<unsigned>(parts);
     const int mask = static_cast<int>(row_index / tiles.row_count);
     if (mask >= plan.masks_of_heads * plan.masks_of_batches) return;
-    const int row = static_cast<int>(row_index % tiles.row_count);
+    const int index = static_cast<int>(row_index % tiles.row_count);
     const int first_word = static_cast<int>(blockIdx.x % static_cast<unsigned>(parts)) * kWarps;
-    const TilePlace place = planned.by_keys ? key_place(attention, plan, planned, mask, row)
-                                            : query_place(attention, plan, planned, mask, row);
+    const TilePlace place = planned.by_keys ? key_place(attention, plan, planned, mask, index)
+                                            : query_place(attention, plan, planned, mask, index);
     const SequenceLength length(attention, place.request);
-    const int own = place.tile;
-    const auto queries_of = [&](int column) {
-        return Span(planned.by_keys ? column : own, planned.query_tile, length.queries());
-    };
-    const auto keys_of = [&](int column) {
-        return Span(planned.by_keys ? own : column, planned.key_tile, length.keys());
-    };
-
-    int columns = planned.by_keys ? planned.query_tiles : planned.key_tiles;
+    const RowOfTiles row{planned, length, mask, place};
+    const int columns = row.columns();
     if constexpr (!mod::Layouts::kAreDense) {
-        columns = planned.by_keys ? tiles_of(length.queries(), planned.query_tile)
-                                  : tiles_of(length.keys(), planned.key_tile);
-        const bool is_empty = planned.by_keys ? keys_of(0).is_empty() : queries_of(0).is_empty();
-        if (is_empty || 32 * first_word >= columns || !has_rows(attention, planned, length)) return;
+        if (row.is_empty() || 32 * first_word >= columns || !has_rows(attention, planned, length))
+            return;
     }
     const BlockMaskHead head(attention, arguments, plan, mask, length);
     const int column = 32 * first_word + static_cast<int>(threadIdx.x);
     Fact visible = interval::of(false);
     bool is_open = false;
     if (column < columns) {
-        const auto load = [&](const double* facts, int count, int tiles_of_side, int tile,
-                              Fact* to) {
-            const double* const from =
-                facts + 2 * count * (static_cast<long long>(mask) * tiles_of_side + tile);
-            for (int i = 0; i < count; ++i)
-                to[i] = {from[2 * i], from[2 * i + 1]};
-        };
-        Fact query_facts[mod::kQueryFacts + kAtLeastOne], key_facts[mod::kKeyFacts + kAtLeastOne];
-        const int query_index = index_of<mod::Layouts::kQueriesAreRagged>(
-            attention, place.request, planned.by_keys ? column : own, length.first_query_row(),
-            planned.query_tile, planned.query_tiles);
-        const int key_index = index_of<mod::Layouts::kKeysAreRagged>(
-            attention, place.request, planned.by_keys ? own : column, length.first_key_row(),
-            planned.key_tile, planned.key_tiles);
-        load(planned.query_facts, mod::kQueryFacts, planned.query_tiles, query_index, query_facts);
-        load(planned.key_facts, mod::kKeyFacts, planned.key_tiles, key_index, key_facts);
-        const Span queries = queries_of(column), keys = keys_of(column);
-        visible = mod::tile_visible(arguments, head.launch, head.head, head.b, head.h, head.h_kv,
-                                    {double(head.q(queries.first)), double(head.q(queries.last))},
-                                    {double(head.kv(keys.first)), double(head.kv(keys.last))},
-                                    query_facts, key_facts);
-        // Each thread tests the corners of its own tile: in a row of tiles that crosses the border
-        // of two documents, many tiles are undecided, each with different corners.
-        is_open = visible.low != visible.high &&
-                  !corners_differ(queries.first, queries.last, keys.first, keys.last,
-                                  [&](int q, int kv) { return head.visible(q, kv); });
+        const Span queries = row.queries(column), keys = row.keys(column);
+        visible = visible_by_facts(attention, row, head, column, queries, keys);
+        is_open = visible.low != visible.high && corners_agree(head, queries, keys);
     }
     __shared__ TileWord words[kWarps];
     __shared__ int undecided[kThreads], undecided_count;
@@ -274,9 +303,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     if (is_open) undecided[atomicAdd(&undecided_count, 1)] = static_cast<int>(threadIdx.x);
     __syncthreads();
     for (int i = warp_index(); i < undecided_count; i += kWarps) {
-        const int at = undecided[i];
+        const int at = undecided[i], undecided_column = 32 * first_word + at;
         const TileWord seen =
-            evaluate_tile(head, queries_of(32 * first_word + at), keys_of(32 * first_word + at));
+            evaluate_tile(head, row.queries(undecided_column), row.keys(undecided_column));
         if (lane_index() != 0) continue;
         if (seen.visible == 0) atomicAnd(&words[at / 32].visible, ~(1u << at % 32));
         if (seen.full != 0) atomicOr(&words[at / 32].full, 1u << at % 32);
