@@ -8,6 +8,7 @@
 #include "cuda/emit_element_sums.h"
 #include "cuda/emit_gradients.h"
 #include "cuda/emit_mask.h"
+#include "cuda/emit_places.h"
 #include "cuda/emit_score_parts.h"
 #include "cuda/emit_shifted_reads.h"
 #include "cuda/emit_sink.h"
@@ -35,8 +36,6 @@ using ir::Op;
 using passes::Place;
 
 namespace {
-
-constexpr std::string_view kHeadParameters = "int b, int h, int h_kv";
 
 void append(std::vector<NodeId>& to, const std::vector<NodeId>& more) {
     to.insert(to.end(), more.begin(), more.end());
@@ -66,7 +65,7 @@ class Emitter {
         text_ += "\nnamespace mod {\n\nusing namespace defaults;\n\n";
         constants();
         structs();
-        places();
+        text_ += emit_place_functions(layout_, has_score_mod());
         text_ += emit_band(layout_, mask_);
         element();
         if (is_plan()) text_ += emit_tile_functions(layout_);
@@ -279,26 +278,7 @@ class Emitter {
         if (has_program())
             for (const ArgumentField& field : layout_.fields())
                 text_ += formatted("    alignas(8) {} {};\n", field.type, field.name);
-        text_ += "};\n";
-        for (const Place place : {Place::launch, Place::head, Place::row, Place::column}) {
-            std::string title(passes::name(place));
-            title[0] = static_cast<char>(title[0] - 'a' + 'A');
-            text_ += "struct " + title + " {\n";
-            for (const NodeId id : layout_.kept(place))
-                text_ += formatted("    {} {};\n", spelling(layout_.type(id)),
-                                   value_name(mod_.program, id));
-            for (const NodeId divisor : layout_.divisors(place))
-                text_ += formatted("    float {};\n", reciprocal_name(divisor));
-            for (const NodeId read : layout_.narrow_reads())
-                if (place == Place::head)
-                    text_ += formatted(
-                        "    const {}* base_{};\n",
-                        element_type(mod_.program.buffers[mod_.program.graph[read].symbol].dtype),
-                        read);
-                else if (!offset_part(Body(layout_, place, ""), read, place).empty())
-                    text_ += formatted("    int offset_{};\n", read);
-            text_ += "};\n";
-        }
+        text_ += "};\n" + emit_place_structs(layout_);
         text_ += "struct At {\n"
                  "    const Arguments& arguments;\n    const Launch& launch;\n"
                  "    const Head& head;\n    const Row& row;\n    const Column& column;\n"
@@ -306,50 +286,6 @@ class Emitter {
         text_ += family_.members_of_at(config_);
         if (config_.sum_elements != 0) text_ += "    const float* sums = nullptr;\n";
         text_ += "};\n\n";
-    }
-
-    // Returns the part of a read's address that a place keeps; "" for none.
-    static std::string offset_part(const Body& body, NodeId read, Place place) {
-        if (place == Place::head) return "flexc_kept(" + body.base(read) + ")";
-        if (place != Place::row && place != Place::column) return "";
-        return body.offset_part(read, passes::ArgumentSlot::Kind::buffer_stride, place);
-    }
-
-    // Returns the body of the function that computes a place's values and returns them.
-    Body place_body(Place place, std::string access) const {
-        Body body(layout_, place, std::move(access));
-        const std::vector<NodeId>& kept = layout_.kept(place);
-        body.compute(kept);
-        std::string fields;
-        for (const NodeId id : kept)
-            fields += (fields.empty() ? "" : ", ") + body.text_as(id, layout_.type(id));
-        for (const NodeId divisor : layout_.divisors(place))
-            fields += formatted("{}flexc_reciprocal({})", fields.empty() ? "" : ", ",
-                                unbracketed(body.text(divisor)));
-        for (const NodeId read : layout_.narrow_reads())
-            if (const std::string part = offset_part(body, read, place); !part.empty())
-                fields += (fields.empty() ? "" : ", ") + part;
-        body.line("return {" + fields + "};");
-        return body;
-    }
-
-    void at_place(Place place, std::string_view type, std::string_view name,
-                  const std::string& parameters) {
-        const Body body = place_body(place, "");
-        const bool is_of_elements = place == Place::row || place == Place::column;
-        if (is_of_elements && has_score_mod() && body.instructions() > plan::kMostOfPosition)
-            text_ += called_place_function(type, name, parameters, place_body(place, "at."));
-        else
-            text_ += device_function(formatted("{} {}({})", type, name, parameters), body);
-    }
-
-    void places() {
-        const std::string head = "const Arguments& arguments, const Launch& launch";
-        const std::string tail = formatted("{}, const Head& head, {}", head, kHeadParameters);
-        at_place(Place::launch, "Launch", "at_launch", "const Arguments& arguments");
-        at_place(Place::head, "Head", "at_head", formatted("{}, {}", head, kHeadParameters));
-        at_place(Place::row, "Row", "at_row", tail + ", int q");
-        at_place(Place::column, "Column", "at_column", tail + ", int kv");
     }
 
     void element() {

@@ -9,18 +9,18 @@ namespace flexc::runtime {
 
 namespace {
 
-constexpr std::uint64_t kAlignment = 16;
+constexpr std::uint64_t kRowAlignment = 16;
 
 // Whether so many elements end at aligned bytes. Strides may be negative; unsigned arithmetic tells
 // multiples of a power of two even so.
 bool is_aligned(const plan::CopiedBias& bias, std::uint64_t elements) {
-    return elements * bias.element_bytes % kAlignment == 0;
+    return elements * bias.element_bytes % kRowAlignment == 0;
 }
 
 bool has_aligned_rows(const plan::CopiedBias& bias, const Call& call) {
     const auto [heads, keys] =
         std::pair(std::span(bias.strides).first(bias.strides.size() - 1), bias.strides.back());
-    return call.words[bias.data] % kAlignment == 0 && call.words[keys] == 1 &&
+    return call.words[bias.data] % kRowAlignment == 0 && call.words[keys] == 1 &&
            is_aligned(bias, static_cast<std::uint64_t>(call.attention.kv_len)) &&
            is_aligned(bias, static_cast<std::uint64_t>(call.attention.kv_offset)) &&
            std::ranges::all_of(

@@ -1,0 +1,90 @@
+#include "cuda/emit_places.h"
+
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "plan/work.h"
+#include "support/text.h"
+
+namespace flexc::cuda {
+
+using ir::NodeId;
+using passes::Place;
+
+namespace {
+
+// Returns the part of a read's address that a place keeps; "" for none.
+std::string offset_part(const Body& body, NodeId read, Place place) {
+    if (place == Place::head) return "flexc_kept(" + body.base(read) + ")";
+    if (place != Place::row && place != Place::column) return "";
+    return body.offset_part(read, passes::ArgumentSlot::Kind::buffer_stride, place);
+}
+
+// Returns the body of the function that computes a place's values and returns them.
+Body place_body(const Layout& layout, Place place, std::string access) {
+    Body body(layout, place, std::move(access));
+    const std::vector<NodeId>& kept = layout.kept(place);
+    body.compute(kept);
+    std::string fields;
+    for (const NodeId id : kept)
+        fields += (fields.empty() ? "" : ", ") + body.text_as(id, layout.type(id));
+    for (const NodeId divisor : layout.divisors(place))
+        fields += formatted("{}flexc_reciprocal({})", fields.empty() ? "" : ", ",
+                            unbracketed(body.text(divisor)));
+    for (const NodeId read : layout.narrow_reads())
+        if (const std::string part = offset_part(body, read, place); !part.empty())
+            fields += (fields.empty() ? "" : ", ") + part;
+    body.line("return {" + fields + "};");
+    return body;
+}
+
+std::string place_function(const Layout& layout, Place place, std::string_view type,
+                           std::string_view name, std::string_view parameters, bool calls_long) {
+    const Body body = place_body(layout, place, "");
+    const bool is_of_elements = place == Place::row || place == Place::column;
+    if (is_of_elements && calls_long && body.instructions() > plan::kMostOfPosition)
+        return called_place_function(type, name, parameters, place_body(layout, place, "at."));
+    return device_function(formatted("{} {}({})", type, name, parameters), body);
+}
+
+} // namespace
+
+std::string emit_place_structs(const Layout& layout) {
+    const ir::Program& program = layout.mod().program;
+    std::string text;
+    for (const Place place : {Place::launch, Place::head, Place::row, Place::column}) {
+        std::string title(passes::name(place));
+        title[0] = static_cast<char>(title[0] - 'a' + 'A');
+        text += "struct " + title + " {\n";
+        for (const NodeId id : layout.kept(place))
+            text += formatted("    {} {};\n", spelling(layout.type(id)), value_name(program, id));
+        for (const NodeId divisor : layout.divisors(place))
+            text += formatted("    float {};\n", reciprocal_name(divisor));
+        for (const NodeId read : layout.narrow_reads())
+            if (place == Place::head)
+                text +=
+                    formatted("    const {}* base_{};\n",
+                              element_type(program.buffers[layout.node(read).symbol].dtype), read);
+            else if (!offset_part(Body(layout, place, ""), read, place).empty())
+                text += formatted("    int offset_{};\n", read);
+        text += "};\n";
+    }
+    return text;
+}
+
+std::string emit_place_functions(const Layout& layout, bool calls_long) {
+    const std::string launch = "const Arguments& arguments, const Launch& launch";
+    const std::string head = "int b, int h, int h_kv";
+    const std::string position = launch + ", const Head& head, " + head;
+    const auto function = [&](Place place, std::string_view type, std::string_view name,
+                              const std::string& parameters) {
+        return place_function(layout, place, type, name, parameters, calls_long);
+    };
+    return function(Place::launch, "Launch", "at_launch", "const Arguments& arguments") +
+           function(Place::head, "Head", "at_head", launch + ", " + head) +
+           function(Place::row, "Row", "at_row", position + ", int q") +
+           function(Place::column, "Column", "at_column", position + ", int kv");
+}
+
+} // namespace flexc::cuda
