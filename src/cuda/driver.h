@@ -129,11 +129,4 @@ Result<bool> has_happened(void* event);
 Result<void> synchronize_event(void* event);
 Result<float> elapsed_ms(void* start, void* stop); // waits for stop
 
-struct PointerInfo {
-    bool on_device = false; // device or managed memory
-    int device = -1;
-};
-// Memory that the driver does not know is host memory.
-Result<PointerInfo> pointer_info(const void* memory);
-
 } // namespace flexc::cuda

@@ -21,10 +21,7 @@ enum FunctionAttribute : int {
     kRegisters = 4,
     kMaxDynamicShared = 8,
 };
-enum PointerAttribute : int { kMemoryType = 2, kDeviceOrdinal = 9 };
-inline constexpr unsigned kMemoryTypeHost = 1;
 inline constexpr int kDriverSuccess = 0;
-inline constexpr int kDriverInvalidValue = 1;
 inline constexpr int kDriverNotReady = 600;
 
 // CUlaunchAttribute and CUlaunchConfig.
@@ -93,8 +90,7 @@ struct LaunchConfig {
     FLEXC_DRIVER(event_record, "cuEventRecord", (void*, void*))                                    \
     FLEXC_DRIVER(event_query, "cuEventQuery", (void*))                                             \
     FLEXC_DRIVER(event_synchronize, "cuEventSynchronize", (void*))                                 \
-    FLEXC_DRIVER(event_elapsed, "cuEventElapsedTime", (float*, void*, void*))                      \
-    FLEXC_DRIVER(pointer_attribute, "cuPointerGetAttribute", (void*, int, DevicePointer))
+    FLEXC_DRIVER(event_elapsed, "cuEventElapsedTime", (float*, void*, void*))
 
 struct DriverApi {
 // NOLINTNEXTLINE(bugprone-macro-parentheses)

@@ -182,20 +182,4 @@ Result<float> elapsed_ms(void* start, void* stop) {
     return milliseconds;
 }
 
-Result<PointerInfo> pointer_info(const void* memory) {
-    const Result<DriverApi>& api = driver_api();
-    if (!api) return api.error();
-    unsigned type = 0;
-    const int status = api->pointer_attribute(&type, kMemoryType, address(memory));
-    if (status == kDriverInvalidValue) return PointerInfo{};
-    if (auto done = checked(*api, status, "cuPointerGetAttribute"); !done) return done.error();
-    PointerInfo info{.on_device = type != kMemoryTypeHost, .device = -1};
-    if (auto done =
-            checked(*api, api->pointer_attribute(&info.device, kDeviceOrdinal, address(memory)),
-                    "cuPointerGetAttribute");
-        !done)
-        return done.error();
-    return info;
-}
-
 } // namespace flexc::cuda

@@ -180,8 +180,6 @@ struct PassPlan {
     std::vector<ExactGradient> exact_gradients;
     passes::HeadsAtOnce heads_at_once = passes::HeadsAtOnce::all;
     std::size_t first_head_word = 0; // the argument word that says where a launch by heads starts
-
-    const KernelConfig& main_kernel() const { return kernels[main]; }
 };
 
 } // namespace flexc::plan

@@ -47,7 +47,7 @@ inline Result<api::CompiledKernel> compile_kind(const plan::Program& program, pl
         for (const plan::Variant& variant : *variants) {
             const plan::PassPlan pass = plan::pass_of(program, variant, variant.candidates.front());
             const plan::Program& own = plan::program_of(variant, program);
-            if (pass.main_kernel().kind == kind)
+            if (pass.kernels[pass.main].kind == kind)
                 return api::compile_kernel(own, variant.candidates, &variant, store);
             for (const plan::KernelConfig& config : pass.kernels)
                 if (config.kind == kind)

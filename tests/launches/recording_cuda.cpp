@@ -421,9 +421,6 @@ EXPORT int cuEventSynchronize(void*) {
     return host_copies().clear(), 0;
 }
 EXPORT int cuEventElapsedTime(float* milliseconds, void*, void*) { return *milliseconds = 1, 0; }
-EXPORT int cuPointerGetAttribute(void* value, int attribute, DevicePointer) {
-    return *static_cast<int*>(value) = attribute == flexc::cuda::kMemoryType ? 2 : 0, 0;
-}
 // The map holds what it was made of.
 EXPORT int cuTensorMapEncodeTiled(void* map, int type, std::uint32_t rank, void* data,
                                   const std::uint64_t* dims, const std::uint64_t* strides,
