@@ -15,10 +15,10 @@ namespace flexc::api {
 
 namespace {
 
-using Program = std::shared_ptr<const plan::Program>;
+using SharedProgram = std::shared_ptr<const plan::Program>;
 
-Result<Program> program_of(const passes::Mod& mod, const CompileOptions& options,
-                           std::string_view arch) {
+Result<SharedProgram> make_program(const passes::Mod& mod, const CompileOptions& options,
+                                   std::string_view arch) {
     auto target = plan::target_of(arch);
     if (!target) return target.error();
     if (options.kv_dtype && options.dtype == DType::f32)
@@ -26,7 +26,7 @@ Result<Program> program_of(const passes::Mod& mod, const CompileOptions& options
                      formatted("k and v of type {} beside q of type f32 are read by the CPU's "
                                "kernels alone: use f16 or bf16 for q on a GPU",
                                name(*options.kv_dtype))};
-    return Program(std::make_shared<plan::Program>(mod, options, *target));
+    return SharedProgram(std::make_shared<plan::Program>(mod, options, *target));
 }
 
 // Returns the architecture of a device; an error if it cannot run the program.
@@ -53,12 +53,12 @@ runtime::CudaPass loaded_by(CompiledPass pass) {
 
 // Returns the variants of a pass; those after the first are compiled when plan() needs them. The
 // kernel keeps them, perhaps longer than the caller's log exists.
-runtime::CudaVariants variants_of(const Program& program, CompiledPass first,
+runtime::CudaVariants variants_of(const SharedProgram& program, CompiledPass first,
                                   const std::vector<plan::Variant>& variants) {
     CompileOptions later = program->options();
     later.log = {};
     later.cancel = {};
-    const Program silent =
+    const SharedProgram silent =
         std::make_shared<plan::Program>(program->mod(), later, program->target());
     runtime::CudaVariants result;
     result.first = loaded_by(std::move(first));
@@ -103,7 +103,7 @@ Result<void> check_cuda(const passes::Mod& mod, const CompileOptions& options,
     auto name = arch.empty() ? arch_of_device(mod, options.device.index)
                              : Result<std::string>(std::string(arch));
     if (!name) return name.error();
-    auto program = program_of(mod, options, *name);
+    auto program = make_program(mod, options, *name);
     if (!program) return program.error();
     return check_kernels(**program, store);
 }
@@ -112,7 +112,7 @@ Result<Built> build_cuda(const passes::Mod& mod, const CompileOptions& options, 
                          cache::Store& store, const support::Watch& watch) {
     auto arch = arch_of_device(mod, device);
     if (!arch) return arch.error();
-    auto program = program_of(mod, options, *arch);
+    auto program = make_program(mod, options, *arch);
     if (!program) return program.error();
     auto plan = plan_of(**program);
     if (!plan) return plan.error();
@@ -149,7 +149,7 @@ Result<Built> build_cuda(const passes::Mod& mod, const CompileOptions& options, 
 Result<OfflineResult> build_cubins(const passes::Mod& mod, const CompileOptions& options,
                                    std::string_view arch, OfflineCalls calls, cache::Store& store,
                                    const support::Watch& watch) {
-    auto program = program_of(mod, options, arch);
+    auto program = make_program(mod, options, arch);
     if (!program) return program.error();
     if (const std::string_view warning = plan::warning_about((*program)->target());
         !warning.empty())
@@ -184,7 +184,7 @@ Result<OfflineResult> build_cubins(const passes::Mod& mod, const CompileOptions&
 
 Result<std::string> explain_cuda(const passes::Mod& mod, const CompileOptions& options,
                                  std::string_view arch) {
-    auto program = program_of(mod, options, arch);
+    auto program = make_program(mod, options, arch);
     if (!program) return program.error();
     auto plan = plan_of(**program);
     if (!plan) return plan.error();
@@ -206,7 +206,7 @@ Result<std::string> explain_cuda(const passes::Mod& mod, const CompileOptions& o
 
 Result<std::string> explain_plan(const passes::Mod& mod, const CompileOptions& options,
                                  std::string_view arch) {
-    auto program = program_of(mod, options, arch);
+    auto program = make_program(mod, options, arch);
     if (!program) return program.error();
     auto plan = plan_of(**program);
     if (!plan) return plan.error();

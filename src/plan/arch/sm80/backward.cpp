@@ -130,7 +130,7 @@ std::vector<KernelConfig> short_key_candidates(const KernelRequest& request) {
 
 } // namespace
 
-std::vector<KernelConfig> backward_candidates(const KernelRequest& request, bool) {
+std::vector<KernelConfig> backward_candidates(const KernelRequest& request) {
     if (request.sequences.most_rows != 0) return short_key_candidates(request);
     const int columns = padded_columns(request.head_dim) + padded_columns(request.head_dim_v);
     const auto first_that = [&](auto fits) {

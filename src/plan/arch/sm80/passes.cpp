@@ -210,7 +210,7 @@ const Family& family() {
             [](const KernelRequest& request, bool is_last_resort) {
                 return request.kind == KernelKind::forward
                            ? forward_candidates(request, is_last_resort)
-                           : backward_candidates(request, is_last_resort);
+                           : backward_candidates(request);
             },
         .schedules = nullptr,
         .forward = forward,

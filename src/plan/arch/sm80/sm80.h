@@ -30,7 +30,7 @@ bool is_of_warpgroups(const KernelConfig& config); // its blocks of many rows us
 void add_few_queries(const Program& program, PassPlan& pass);
 // Candidates for backward_fused, which adds to dq with atomics, and for backward_dkdv, which leaves
 // dq to query_kernel().
-std::vector<KernelConfig> backward_candidates(const KernelRequest& request, bool is_last_resort);
+std::vector<KernelConfig> backward_candidates(const KernelRequest& request);
 KernelConfig query_kernel(const KernelRequest& request);
 KernelConfig delta_kernel();
 KernelConfig convert_kernel();
