@@ -198,6 +198,17 @@ KernelRequest with_room_for_shifts(KernelRequest request) {
     return request;
 }
 
+// Returns the request with sums that each element adds up in a loop of its own.
+KernelRequest with_sums_one_by_one(KernelRequest request) {
+    ScoreTerms& terms = request.terms;
+    for (ElementSums* sums : {&terms.plain.sums, &terms.by_index_2d.sums, &terms.with_tables.sums,
+                              &terms.with_aligned_tables.sums})
+        *sums = {};
+    for (auto& with_shifts : terms.with_shifts)
+        with_shifts.sums = {};
+    return request;
+}
+
 // The number of stages of queries does not change the registers that are needed.
 bool needs_fewer_registers(const ForwardSchedule& shape, const ForwardSchedule& than) {
     return shape.consumers < than.consumers || shape.key_tile <= than.key_tile - kLeastStep ||
@@ -263,7 +274,7 @@ void pass_over_step(const KernelRequest& request, KernelConfig& config, const Ke
     const ForwardSchedule &shape = *config.schedule, &smaller = *next.schedule;
     if (shape.consumers != smaller.consumers || shape.overlaps != smaller.overlaps ||
         config.decomposition.stages_tables() != next.decomposition.stages_tables() ||
-        shape.key_tile - smaller.key_tile > kLeastStep)
+        config.sum_elements != next.sum_elements || shape.key_tile - smaller.key_tile > kLeastStep)
         return;
     config.spills.saving_forms = 1;
     config.spills.savable = request.work.reads_much() ? kSavableOfReads : kSavable;
@@ -322,11 +333,22 @@ std::vector<KernelConfig> forward_candidates(const KernelRequest& asked) {
         return {config};
     }
     std::vector<KernelConfig> candidates;
-    for (const Choice& choice : choices_for(request)) {
-        KernelConfig config = configured({request, tuned_schedule(choice), choice.reads});
-        if (!candidates.empty())
-            config.reason += "; larger tiles spilled registers or serialised products";
-        candidates.push_back(std::move(config));
+    const auto add_choices = [&](const KernelRequest& of) {
+        for (const Choice& choice : choices_for(of)) {
+            KernelConfig config = configured({of, tuned_schedule(choice), choice.reads});
+            if (!candidates.empty())
+                config.reason += "; larger tiles spilled registers or serialised products";
+            candidates.push_back(std::move(config));
+        }
+    };
+    add_choices(request);
+    if (!candidates.empty() && candidates.front().sum_elements != 0) {
+        // Loops of each element take longer than what so many bytes do.
+        constexpr int kSpillsOfSums = 256;
+        constexpr std::size_t kMost = 2;
+        candidates.resize(std::min(candidates.size(), kMost));
+        candidates.back().spills.tolerated = kSpillsOfSums;
+        add_choices(with_sums_one_by_one(request));
     }
     // Spilling these bytes costs less than what follows: reading tables from memory, or the generic
     // kernel, which has half the speed.
