@@ -343,11 +343,11 @@ std::vector<KernelConfig> forward_candidates(const KernelRequest& asked) {
     };
     add_choices(request);
     if (!candidates.empty() && candidates.front().sum_elements != 0) {
-        // Loops of each element take longer than what so many bytes do.
+        // Loops of each element take longer than what so many bytes do, most of them outside of the
+        // loop over terms.
         constexpr int kSpillsOfSums = 256;
-        constexpr std::size_t kMost = 2;
-        candidates.resize(std::min(candidates.size(), kMost));
-        candidates.back().spills.tolerated = kSpillsOfSums;
+        candidates.resize(1);
+        candidates.front().spills.tolerated = kSpillsOfSums;
         add_choices(with_sums_one_by_one(request));
     }
     // Spilling these bytes costs less than what follows: reading tables from memory, or the generic
