@@ -221,8 +221,7 @@ Result<CompiledPass> compile_pass(const plan::Program& program, const plan::Vari
     if (auto done = run_all(tasks); !done) return done.error();
 
     const KernelConfig& main = compiled[expected.main]->kernel.config;
-    if (auto checked = plan::check_chosen(program, variant, main); !checked)
-        return checked.error();
+    if (auto checked = plan::check_chosen(program, variant, main); !checked) return checked.error();
     CompiledPass pass{plan::pass_of(program, variant, main), {}};
     for (std::size_t i = 0; i < pass.plan.kernels.size(); ++i) {
         const KernelConfig& config = pass.plan.kernels[i];
