@@ -241,6 +241,7 @@ struct Consumer {
             BiasGradient::hand_over_second_half(shared, warpgroup, step, gradients.biases(),
                                                 d_scores);
         }
+        __device__ void add_entries() const { sums.add(shared, step, d_fragments, gradients); }
         __device__ QuerySummation summation() const { return gradients.summation(shared); }
         __device__ void hand_over_sums() const {
             summation().hand_over(query_sums, step, tile_query);
@@ -258,6 +259,7 @@ struct Consumer {
         clear(dk);
         clear(dv);
         SequenceEnds::clear_keys(*this);
+        GradientSums::clear(shared);
         visit_heads<Select<kSaves.heads_again, FindsAgain, HeadLoop>>(
             attention, arguments, keys(), [&](const HeadPlace& place, TileRange tiles) {
                 TileLength length = keys().length(attention);
@@ -278,6 +280,7 @@ struct Consumer {
                 for (; left > 0; --left, tile += kTileStep)
                     consume(gradients, sums, place, tile, left == 1, dq_accumulator, dk, dv);
                 gradients.flush(sums);
+                sums.flush(shared, gradients);
             });
         key_tiles.release_values(shared, step, [&] { return lane(); });
         if constexpr (!kAreAlone) {

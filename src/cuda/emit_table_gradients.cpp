@@ -24,11 +24,15 @@ class TableEmitter {
             indices_.push_back(node_.operands[dim]);
     }
 
-    std::string text(int number) const {
+    // counts: the kernel has copies of all entries.
+    std::string text(int number, bool counts) const {
+        const int entries = passes::table_entries(layout_.mod(), gradient_);
         return formatted("template <> struct TableGradient<{}> {{\n"
                          "    static constexpr bool kIsSeparable = {};\n"
-                         "    static constexpr int kDims = {};\n",
-                         number, gradient_.is_separable, dims_.size()) +
+                         "    static constexpr int kDims = {};\n{}",
+                         number, gradient_.is_separable, dims_.size(),
+                         counts ? formatted("    static constexpr int kEntries = {};\n", entries)
+                                : "") +
                kinds() + factor() + (gradient_.is_separable ? indices() : indices_by_parts()) +
                of_dims("int", Kind::buffer_extent) + of_dims("long long", Kind::gradient_stride) +
                slice() + "};\n";
@@ -188,11 +192,14 @@ std::string emit_table_gradients(const Layout& layout, const plan::KernelConfig&
         if (passes::gradient_sum(layout.mod(), gradient, config.sums) ==
             passes::GradientSum::table) {
             if (gradient.read == passes::read_by_kinds(layout.mod())) of_kinds = count;
-            tables += TableEmitter(layout, gradient).text(count++);
+            tables +=
+                TableEmitter(layout, gradient).text(count++, config.storage.entries > 0);
         }
     Policy policy("TableGradients");
     policy.constant("kCount", count);
     policy.constant("kWords", config.storage.table_words);
+    policy.constant("kEntries", config.storage.entries);
+    policy.constant("kCopyShift", config.storage.entry_copy_shift);
     policy.constant("kOfKinds", count == 1 || config.storage.kind_words > 0 ? of_kinds : -1, -1);
     policy.constant("kKindWords", config.storage.kind_words);
     return policy.text() +

@@ -1,7 +1,9 @@
 #include "passes/gradient_passes.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <numeric>
+#include <string_view>
 #include <utility>
 
 #include "passes/facts.h"
@@ -59,7 +61,10 @@ class Sharing {
         : unsummed_(unsummed), options_(options), arguments_(argument_slots(mod)) {
         first_.resize(mod.gradients.size());
         std::iota(first_.begin(), first_.end(), 0);
-        for (const std::size_t i : by_element(mod, first_))
+        tables_ = tables_of_elements(mod);
+        erase(first_, tables_);
+        for (const std::size_t i :
+             tables_.empty() ? by_element(mod, first_) : by_element(of_score(first_)))
             (has_own_addresses(mod, mod.gradients[i]) ? beside_ : left_).push_back(i);
     }
 
@@ -74,7 +79,7 @@ class Sharing {
                 erase(*from, group.which);
             further.push_back(std::move(group));
         }
-        if (further.empty()) return {};
+        if (further.empty() && tables_.empty()) return {};
         // Without what the others sum, the first kernel may have warps for one of them.
         const Indices others = joined(left_, beside_);
         const auto fits = [&](const Group& group) {
@@ -86,6 +91,7 @@ class Sharing {
             first_ = joined(first_, group->which);
             further.erase(group);
         }
+        if (!tables_.empty()) further.push_back(of_score(tables_));
         if (further.empty()) return {};
         std::vector<Mod> passes = {mod_of(of_score(first_))};
         for (const Group& group : further) {
@@ -102,6 +108,20 @@ class Sharing {
         ir::NodeId derivative = ir::kNoNode;
     };
     Group of_score(Indices which) const { return {std::move(which), unsummed_.d_score}; }
+
+    // Returns the gradients of tables that elements add to by indices of their own.
+    static Indices tables_of_elements(const Mod& mod) {
+        Indices tables;
+        if (std::getenv("FLEXC_TABLES") == nullptr ||
+            std::string_view(std::getenv("FLEXC_TABLES")) != "alone" ||
+            entries_of_elements(mod) == 0)
+            return tables;
+        for (std::size_t i = 0; i < mod.gradients.size(); ++i)
+            if (gradient_sum(mod, mod.gradients[i], {.sums_tables = true}) == GradientSum::table &&
+                !mod.gradients[i].is_separable)
+                tables.push_back(i);
+        return tables;
+    }
 
     // Returns the mod in which only these reads are learned.
     Mod mod_of(const Group& group) const {
@@ -167,13 +187,14 @@ class Sharing {
     // Gradients of the first kernel; those that elements add one by one, to addresses that they
     // share, or not.
     Indices first_, left_, beside_;
+    Indices tables_; // those of one further kernel
 };
 
 } // namespace
 
 void find_gradient_sums(Mod& mod, const SumOptions& options) {
     const bool may_be_shared =
-        mod.program.is_dense() && !mod.deterministic && mod.gradients.size() > 1;
+        mod.program.is_dense() && !mod.deterministic && !mod.gradients.empty();
     const std::vector<Mod> unsummed(may_be_shared ? 1 : 0, mod);
     find_sums(mod, options);
     if (may_be_shared) mod.gradient_passes = Sharing(unsummed.front(), mod, options).passes();

@@ -214,6 +214,33 @@ std::vector<std::uint32_t> varying_dims(const Mod& mod, NodeId read) {
     return dims;
 }
 
+int table_entries(const Mod& mod, const ReadGradient& gradient) {
+    constexpr std::int64_t kMost = 1 << 15;
+    const ir::Node& read = mod.program.graph[gradient.read];
+    std::int64_t entries = 1;
+    for (const std::uint32_t at : varying_dims(mod, gradient.read)) {
+        const ir::Dim& dim = mod.program.buffers[read.symbol].dims[at];
+        if (!dim.is_constant() || dim.constant < 1 || dim.constant > kMost) return 0;
+        entries *= dim.constant;
+        if (entries > kMost) return 0;
+    }
+    return static_cast<int>(entries);
+}
+
+int entries_of_elements(const Mod& mod) {
+    if (!sums_tables(mod) || weighs_tables(mod)) return 0;
+    int entries = 0;
+    bool all_are_separable = true;
+    for (const ReadGradient& gradient : mod.gradients) {
+        if (gradient_sum(mod, gradient, {.sums_tables = true}) != GradientSum::table) continue;
+        const int of_table = table_entries(mod, gradient);
+        if (of_table == 0) return 0;
+        entries += of_table;
+        all_are_separable = all_are_separable && gradient.is_separable;
+    }
+    return all_are_separable ? 0 : entries;
+}
+
 std::optional<KindDims> kind_dims(const Mod& mod, const ReadGradient& gradient) {
     // As many kinds as two warps have rows of products for, and columns in registers.
     constexpr std::int64_t kMost = 32;

@@ -35,6 +35,12 @@ ir::NodeId table_choice(const Mod& mod, const ReadGradient& gradient);
 // The dims of a read whose index varies within a head.
 std::vector<std::uint32_t> varying_dims(const Mod& mod, ir::NodeId read);
 
+// The entries of a head of a table, if the program's text says how many there are; 0 otherwise.
+int table_entries(const Mod& mod, const ReadGradient& gradient);
+// The same of all that tiles sum as tables, if some element of one computes an index from q and kv
+// together, and dS is all that they add; 0 otherwise.
+int entries_of_elements(const Mod& mod);
+
 // A read by a kind of the query and a kind of the key, both of them few by the program's text.
 struct KindDims {
     std::size_t query_dim = 0; // of its two varying dims

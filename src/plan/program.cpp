@@ -227,6 +227,7 @@ BufferGradients buffer_gradients(const passes::Mod& mod) {
     gradients.sums_kinds_beside = gradients.by_table && passes::sums_kinds_beside(mod);
     gradients.adds_biases_beside =
         passes::sums_by(mod, GradientSum::bias_beside, passes::fused_sums(mod));
+    gradients.entries_of_elements = passes::entries_of_elements(mod);
     gradients.by_shift = passes::sums_shifts(mod);
     gradients.by_batch = passes::sums_by(mod, GradientSum::batch, {.sums_batches = true});
     gradients.by_query = passes::count_sums_by(mod, GradientSum::query);

@@ -110,6 +110,13 @@ class TableCopies {
         return {memory, first, min(count, total - first)};
     }
 
+    // All entries of a table, with 1 << shift copies.
+    static __device__ TableCopies of_block(unsigned memory, int count, int shift) {
+        TableCopies copies(memory, 0, count);
+        copies.shift_ = shift;
+        return copies;
+    }
+
     __device__ int first() const { return first_; }
     __device__ int count() const { return count_; }
     __device__ bool hold(int place) const {

@@ -13,6 +13,9 @@ struct TableGradients {
     static constexpr int kOfKinds = -1;
     // Words for these products, of each such warp, behind those for sums of other tables.
     static constexpr int kKindWords = 0;
+    // Entries of a head in all tables, where the threads that have dS add it to copies of them, and
+    // the number of copies as a power of two; 0 where warps add tiles of it.
+    static constexpr int kEntries = 0, kCopyShift = 0;
 };
 
 // Specialised by mod.cuh for each of the kCount tables; templates/README.md has the members.

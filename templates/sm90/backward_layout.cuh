@@ -14,10 +14,12 @@ extern __shared__ __align__(1024) unsigned char shared_memory[];
 
 namespace sm90 {
 
+// Whether consumers add dS to the entries of tables.
+constexpr bool kSumsEntries = mod::TableGradients::kEntries > 0;
 // Whether warps of the producer warpgroup sum over the tile of dS.
 constexpr bool kSumsInTile = mod::ReadGradients::kSumsDistances ||
                              mod::KeyIndex2d::kSumsQuotients || mod::KeyIndex2d::kSumsRemainders ||
-                             (mod::TableGradients::kCount > 0) ||
+                             (mod::TableGradients::kCount > 0 && !kSumsEntries) ||
                              (mod::ShiftedGradients::kCount > 0);
 // Words of a warp that sums tables.
 constexpr int kTableWords = mod::TableGradients::kWords + mod::TableGradients::kKindWords;
@@ -44,6 +46,8 @@ constexpr __device__ BackwardShape shape_of_program() {
     shape.column_sums =
         mod::KeyIndex2d::kStagesSums && mod::KeyIndex2d::kSumsRemainders ? kKeyWidth : 0;
     shape.table_words = kTableWords;
+    shape.entry_words =
+        kSumsEntries ? (mod::TableGradients::kEntries + 1) << mod::TableGradients::kCopyShift : 0;
     shape.has_weighted_tile = mod::ReadGradients::kWeighted >= 0;
     shape.are_alone = mod::ReadGradients::kAreAlone;
     shape.query_sums = mod::ReadGradients::kQuerySums;
@@ -268,6 +272,7 @@ constexpr int kDValuesPanel = mod::kPersistent ? kQueryPanel : kKeyPanel;
 // have barriers of their own: a warpgroup that does not multiply a tile's dS may already arrive for
 // the next tile.
 constexpr int kLastMmaBarrier = 1, kPBarrier = 2, kDScoresBarrier = 3; // and the next index
+constexpr int kEntriesBarrier = kDScoresBarrier + 1; // where warpgroups do not alternate
 constexpr int kSequenceEndsBarrier = 5; // one for each warpgroup: this and the next index
 
 // Waits until dS of a tile is in shared memory.

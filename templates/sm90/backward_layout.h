@@ -52,6 +52,7 @@ struct BackwardShape {
     int key_width, row_reads, column_reads, column_bytes;
     int column_sums; // floats of a query that products leave for columns of the 2-D key index
     int table_words; // for sums of tables or grids, and of kinds beside them, of each such warp
+    int entry_words; // of the block, for copies of all entries of tables that consumers sum
     // Elements of gradients of tables, or by distance, have tiles of their own, which are summed
     // instead of dS.
     bool has_weighted_tile;
@@ -91,7 +92,7 @@ struct BackwardShape {
     // Otherwise each computes a part of every tile's dq.
     FLEXC_SHARED constexpr bool alternates_dq() const {
         return !shares_keys() && !adds_bias_gradients && !reads_tile() && !are_alone &&
-               d_scores_stages == 2;
+               entry_words == 0 && d_scores_stages == 2;
     }
     // Whether the kernel can be persistent: not with warps that sum dS or stage reads of a 2-D key
     // index, since these work for one tile of keys only.
@@ -151,6 +152,11 @@ struct BackwardShape {
         return are_alone ? 0 : pieces_bytes();
     }
 
+    // Bytes of the entries, and of what two tiles of each warp add at most.
+    FLEXC_SHARED constexpr int entry_bytes() const {
+        return entry_words == 0 ? 0 : round_up_16(4 * entry_words) + 2 * 4 * kConsumers * 4;
+    }
+
     FLEXC_SHARED constexpr int statistic_bytes() const { return 4 * kRowStatistics * query_tile; }
     FLEXC_SHARED constexpr int staged_row_bytes() const { return round_up(row_bytes, 8); }
 
@@ -202,7 +208,7 @@ struct BackwardLayout {
     int index_2d;   // two stages
     int sums;       // of columns of the 2-D key index: a row for each query
     int query_sums;
-    int tables;    // sums of tables, of each warp that sums
+    int tables;    // sums of tables, of each warp that sums or of the block
     int terms;     // sums of terms, of each warp of the consumers
     int key_tiles; // one for each slot of keys of a persistent kernel
     int end;
@@ -232,7 +238,7 @@ FLEXC_SHARED constexpr BackwardLayout backward_layout(const BackwardShape& shape
     at.query_sums = at.sums + shape.query_tile * shape.column_sums * 4;
     at.tables =
         round_up_16(at.query_sums + shape.query_sums * kQuerySumSlots * shape.query_sums_bytes());
-    at.terms = at.tables + kSumWarps * 4 * shape.table_words;
+    at.terms = at.tables + kSumWarps * 4 * shape.table_words + shape.entry_bytes();
     at.key_tiles = round_up_16(at.terms + 4 * kConsumers * 4 * shape.term_words);
     at.end = at.key_tiles + (shape.is_persistent ? 2 * shape.key_tile_bytes() : 0);
     at.spare_keys = round_up(at.end, kPanelAlignment);

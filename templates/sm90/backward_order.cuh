@@ -11,7 +11,7 @@ namespace sm90 {
 // once P is packed for dv. If gradients of buffers need the score as well, or are of the terms of
 // sums: after both products.
 constexpr bool kAtOnce =
-    mod::TermSums::kExist ||
+    mod::TermSums::kExist || kSumsEntries ||
     (mod::ReadGradients::kComeFromElements &&
      (mod::ScoreDerivative::kUsesScore || mod::ScoreDerivative::kPartialsUseScore));
 constexpr bool kIsLong = kScoreQueries == 128;

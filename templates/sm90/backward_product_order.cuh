@@ -25,6 +25,7 @@ struct MultipliesNothing {
         synchronize_d_scores();
         DvOrder::finish_late(step);
         step.hand_over_second_half();
+        step.add_entries();
         step.hand_over_sums();
         step.add_sums_alternately();
         step.await_next();
@@ -40,6 +41,7 @@ struct MultipliesPieceOfDq {
         DvOrder::finish_late(step);
         step.issue_dk();
         step.hand_over_second_half();
+        step.add_entries();
         step.hand_over_sums();
         step.add_sums_alternately();
         wait_for_wgmma<1>();

@@ -77,11 +77,11 @@ constexpr bool kNeedsRegisters =
             : kAlternatesDq && (!kHoldsQueryGradient || kModifiesLongTiles) &&
                   !mod::Mask::kHasBlockMask && !mod::kPersistent && !kMaskIsLong &&
                   !(kSaves.beside && kStagesRows && __is_empty(mod::Column));
-constexpr bool kSumsElements = (mod::TableGradients::kCount > 0) ||
+constexpr bool kSumsElements = (mod::TableGradients::kCount > 0 && !kSumsEntries) ||
                                (mod::ShiftedGradients::kCount > 0) ||
                                mod::GridGradients::kPlaces > 0;
 constexpr int kProducerRegisters =
-    kAreAlone                                                                          ? 104
+    kAreAlone && !kSumsEntries                                                         ? 104
     : kNeedsRegisters && !kCopiesBiases && !kSumsElements                              ? 24
     : kSaves.beside && (kAddsBiasGradients || (kStagesRows && kSparesRegisters))       ? 56
     : mod::TableGradients::kOfKinds >= 0 && mod::kQueryTile < 128 && !kSparesRegisters ? 56

@@ -48,6 +48,7 @@ struct ScoreStep {
         BiasGradient::wait(shared, warpgroup, step, 0);
         gradients.compute_p_and_ds(scores, d_scores, p, d_fragments, tile_query, statistics, sums,
                                    query_sums);
+        sums.publish(shared, step);
     }
 };
 

@@ -192,8 +192,10 @@ class GradientsOfScores : public GradientsOfP {
                     add_gradients<kSeesAll>(at, joint, d_modified, key, j, sums, query_sums);
                     each.keep(i, d_modified);
                     gather(p, even, p_value, key, i);
-                    gather(d_scores, d_even,
-                           !kSeesAll && d_modified == 0 ? 0 : d_modified * joint.d_score, key, i);
+                    const float d_score =
+                        !kSeesAll && d_modified == 0 ? 0 : d_modified * joint.d_score;
+                    sums.keep(at, d_score, key, j);
+                    gather(d_scores, d_even, d_score, key, i);
                 });
             }
         }

@@ -6,6 +6,7 @@
 #include "sm90/gradients/bias_beside.cuh"
 #include "sm90/gradients/dense_bias.cuh"
 #include "sm90/gradients/element.cuh"
+#include "sm90/gradients/entries.cuh"
 #include "sm90/gradients/head.cuh"
 #include "sm90/gradients/key.cuh"
 #include "sm90/gradients/query.cuh"
@@ -15,7 +16,7 @@
 namespace sm90 {
 
 // Sums that a thread keeps while the queries of a head pass by.
-struct GradientSums : WeightedTile {
+struct GradientSums : WeightedTile, Entries {
     HeadSums head;
     KeySums key;
     // Of one tile of queries.

@@ -1,8 +1,10 @@
 // Chooses the tiles of Hopper's fused backward kernel, and configures the kernels that run before
 // and after it.
 #include <algorithm>
+#include <cstdlib>
 #include <limits>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "plan/arch/sm90/sm90.h"
@@ -25,6 +27,8 @@ struct FusedTile {
     RegisterForm form = RegisterForm::keeps_all;
     int saving_forms = 0; // number of forms of the same tile after this one
 
+    // Whether tables, or grids, are summed in shared memory.
+    bool sums_tables() const { return storage.table_words > 0 || storage.entries > 0; }
     bool has_dense_bias() const { return storage.bias_stages > 0 || sums.adds_bias_gradients; }
 };
 
@@ -69,6 +73,7 @@ BackwardShape shape_of(const KernelRequest& request, const FusedTile& tile) {
                       storage.table_words > 0 || request.gradients.by_shift ||
                       tile.sums.weighs_distances;
     shape.table_words = storage.table_words + storage.kind_words;
+    shape.entry_words = storage.entries == 0 ? 0 : (storage.entries + 1) << storage.entry_copy_shift;
     shape.has_weighted_tile =
         tile.sums.weighs_distances || (request.gradients.weighs_tables && storage.table_words > 0);
     shape.term_words = storage.term_words;
@@ -205,6 +210,20 @@ std::optional<FusedTile> with_tables(const KernelRequest& request, FusedTile til
     return std::nullopt;
 }
 
+// Returns the tile whose elements are added to copies of all entries, as many copies as there is
+// room for, up to one for each lane; nothing if there is no room for two.
+std::optional<FusedTile> with_entries(const KernelRequest& request, FusedTile tile) {
+    constexpr int kMostShift = 5, kMostWords = 1 << 16; // 16 bits number an entry
+    tile.sums.sums_tables = true;
+    tile.storage.entries = request.gradients.entries_of_elements;
+    for (int shift = kMostShift; shift >= 0; --shift) {
+        tile.storage.entry_copy_shift = shift;
+        if (tile.storage.entries < kMostWords && fits(request, shape_of(request, tile)))
+            return tile;
+    }
+    return std::nullopt;
+}
+
 // Returns the way in which the tile sums tables fastest; nothing if there is no room. Wide heads
 // leave registers for one of these: a tile of weighted gradients, products of kinds beside other
 // tables, and dense biases from the same tiles.
@@ -248,6 +267,16 @@ std::vector<FusedTile> ways_to_sum(const KernelRequest& request, const FusedTile
     const std::optional<FusedTile> fastest = gradients.weighs_distances
                                                  ? with_weighted_distances(request, tile)
                                                  : fastest_sums(request, tile);
+    if (gradients.entries_of_elements > 0 && !shares_keys(request) &&
+        !(std::getenv("FLEXC_TABLES") != nullptr &&
+          std::string_view(std::getenv("FLEXC_TABLES")) == "off"))
+        if (auto of_elements = with_entries(request, tile)) {
+            if (!fastest || gradients.are_alone) return {*of_elements};
+            of_elements->has_slower_way = true;
+            FusedTile slower = *fastest;
+            slower.way_to_sum = 1;
+            return {*of_elements, slower};
+        }
     if (!fastest) return {tile};
     // Kernels for gradients of buffers alone are there for these sums.
     if (is_weighted && gradients.are_alone) return {*fastest};
@@ -382,7 +411,7 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
     // elements are added in memory one by one and nothing is summed on chip.
     const bool adds_elements = (request.gradients.by_element || request.gradients.by_table ||
                                 request.gradients.grid_places > 0) &&
-                               tile.storage.table_words == 0 && shape.key_width == 0;
+                               !tile.sums_tables() && shape.key_width == 0;
     // Limits in bytes. A kernel that spills little is as fast in a form that saves registers. One
     // that spills more is faster with smaller tiles or, with kSavableOfElements, as the generic
     // kernel.
@@ -417,7 +446,7 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
         // It takes longer, and forms seldom help.
         {request.work.is_large && config.form.writes_scores_once, 64},
         // Warps that sum tables or shifted reads spill, which no form avoids.
-        {is_first && (tile.storage.table_words > 0 || tile.sums.weighs_distances), 128},
+        {is_first && (tile.sums_tables() || tile.sums.weighs_distances), 128},
         {is_first && request.gradients.by_shift, 160},
         // What forms that save registers compute again costs more than a few words that are stored
         // once and read in each tile, but for those of warps that copy dense biases.
@@ -427,7 +456,7 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
         // The generic kernel, which follows, takes three times as long.
         {is_last, 640},
         // So do additions and reads element by element.
-        {tile.has_dense_bias() || shape.key_width != 0 || tile.storage.table_words > 0 ||
+        {tile.has_dense_bias() || shape.key_width != 0 || tile.sums_tables() ||
              tile.sums.weighs_distances,
          256},
         // Smaller tiles follow.
@@ -473,8 +502,7 @@ constexpr int kWarpsBeside = 4; // of kernels that run before or after the fused
 } // namespace
 
 bool has_room_for_tables(const KernelRequest& request) {
-    return std::ranges::any_of(fused_tiles(request),
-                               [](const FusedTile& tile) { return tile.storage.table_words > 0; });
+    return std::ranges::any_of(fused_tiles(request), &FusedTile::sums_tables);
 }
 bool has_room_for_sums(const KernelRequest& request) {
     const BufferGradients& gradients = request.gradients;
@@ -482,7 +510,7 @@ bool has_room_for_sums(const KernelRequest& request) {
         gradients.by_table || gradients.weighs_tables || gradients.grid_places > 0;
     const std::vector<FusedTile> tiles = fused_tiles(request);
     return !tiles.empty() && std::ranges::all_of(tiles, [&](const FusedTile& tile) {
-        return (!takes_words || tile.storage.table_words > 0) &&
+        return (!takes_words || tile.sums_tables()) &&
                (!gradients.weighs_distances || tile.sums.weighs_distances);
     });
 }
