@@ -167,7 +167,8 @@ struct Consumer {
         ValueProduct::issue<kLayout.d_out>(dv, p, d_out_word);
         ScoreOrder::under_dv(parts);
         store_for_queries(d_fragments, stage);
-        publish_shared();
+        // Elements of entries are no operands.
+        if constexpr (!(kAreAlone && kSumsEntries)) publish_shared();
         BiasGradient::hand_over(shared, warpgroup);
         ProductOrder<kOwner>::multiply(parts);
         gradients.finish_tile(sums, tile_query);

@@ -56,6 +56,9 @@ template <int kTable> __device__ inline unsigned entry_of(const mod::At& at) {
         adds = adds && (is_inside || flexc_inside(index[d], extents[d]));
         entry = entry * extents[d] + index[d];
     }
+    // Positions past the end may have an index that no query or key has.
+    if constexpr (!mod::ScoreDerivative::kReadsElements)
+        adds = adds && entry < mod::TableGradient<kTable>::kEntries && entry >= 0;
     return adds ? entries_before<kTable>() + entry : TableGradients::kEntries;
 }
 

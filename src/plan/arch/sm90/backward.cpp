@@ -475,6 +475,13 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
     if (request.gradients.by_shift) config.reason += ", gradients of shifted reads by tiles";
     if (tile.sums.sums_grids)
         config.reason += ", gradients of grids by distance in shared memory";
+    else if (tile.storage.entries > 0)
+        config.reason += formatted(", gradients of tables in shared memory, {} of each of {} "
+                                   "entries, added to by the threads that have dS",
+                                   tile.storage.entry_copy_shift == 0
+                                       ? "one copy"
+                                       : formatted("{} copies", 1 << tile.storage.entry_copy_shift),
+                                   tile.storage.entries);
     else if (tile.sums.sums_tables)
         config.reason += request.gradients.weighs_tables
                              ? ", gradients of tables in shared memory, from tiles beside dS"
