@@ -192,8 +192,7 @@ std::string emit_table_gradients(const Layout& layout, const plan::KernelConfig&
         if (passes::gradient_sum(layout.mod(), gradient, config.sums) ==
             passes::GradientSum::table) {
             if (gradient.read == passes::read_by_kinds(layout.mod())) of_kinds = count;
-            tables +=
-                TableEmitter(layout, gradient).text(count++, config.storage.entries > 0);
+            tables += TableEmitter(layout, gradient).text(count++, config.storage.entries > 0);
         }
     Policy policy("TableGradients");
     policy.constant("kCount", count);

@@ -92,6 +92,11 @@ std::string describe_sum(const Mod& mod, const ReadGradient& gradient) {
                          gradient.is_weighted ? ", from a tile of its elements beside that of dS"
                                               : "");
     std::string text(description(gradient, sum));
+    if (sum == GradientSum::table && entries_of_elements(mod) > 0)
+        return formatted(
+            "by the threads that have dS, in copies of all entries on chip, which stay from "
+            "tile to tile, where this kernel or one of its own has room, else {}",
+            text);
     if (sum == GradientSum::quotient || sum == GradientSum::remainder)
         text += formatted(", in rows of {} keys; of wide heads {}", tile.key_width,
                           description(gradient, GradientSum::element));
@@ -105,10 +110,12 @@ struct Summing {
     std::string kernel;
 };
 Summing summing(const Mod& mod, NodeId read) {
-    for (std::size_t i = 0; i < mod.gradient_passes.size(); ++i)
-        if (gradient_of(mod.gradient_passes[i].gradients, read) != nullptr)
-            return {mod.gradient_passes[i],
-                    formatted(" (kernel {} of {})", i + 1, mod.gradient_passes.size())};
+    const std::vector<Mod>& passes = has_sums_beside_entries(mod) && !mod.entry_passes.empty()
+                                         ? mod.entry_passes
+                                         : mod.gradient_passes;
+    for (std::size_t i = 0; i < passes.size(); ++i)
+        if (gradient_of(passes[i].gradients, read) != nullptr)
+            return {passes[i], formatted(" (kernel {} of {})", i + 1, passes.size())};
     return {mod, ""};
 }
 

@@ -1,9 +1,7 @@
 #include "passes/gradient_passes.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <numeric>
-#include <string_view>
 #include <utility>
 
 #include "passes/facts.h"
@@ -56,12 +54,12 @@ Indices joined(Indices some, const Indices& others) {
 // Shares the gradients of a program among kernels.
 class Sharing {
   public:
-    // unsummed: the mod before find_sums(); mod: after it.
-    Sharing(const Mod& unsummed, const Mod& mod, const SumOptions& options)
-        : unsummed_(unsummed), options_(options), arguments_(argument_slots(mod)) {
+    // unsummed: the mod before find_sums(); mod: after it; tables: what one further kernel sums.
+    Sharing(const Mod& unsummed, const Mod& mod, const SumOptions& options, Indices tables)
+        : unsummed_(unsummed), options_(options), arguments_(argument_slots(mod)),
+          tables_(std::move(tables)) {
         first_.resize(mod.gradients.size());
         std::iota(first_.begin(), first_.end(), 0);
-        tables_ = tables_of_elements(mod);
         erase(first_, tables_);
         for (const std::size_t i :
              tables_.empty() ? by_element(mod, first_) : by_element(of_score(first_)))
@@ -108,20 +106,6 @@ class Sharing {
         ir::NodeId derivative = ir::kNoNode;
     };
     Group of_score(Indices which) const { return {std::move(which), unsummed_.d_score}; }
-
-    // Returns the gradients of tables that elements add to by indices of their own.
-    static Indices tables_of_elements(const Mod& mod) {
-        Indices tables;
-        if (std::getenv("FLEXC_TABLES") == nullptr ||
-            std::string_view(std::getenv("FLEXC_TABLES")) != "alone" ||
-            entries_of_elements(mod) == 0)
-            return tables;
-        for (std::size_t i = 0; i < mod.gradients.size(); ++i)
-            if (gradient_sum(mod, mod.gradients[i], {.sums_tables = true}) == GradientSum::table &&
-                !mod.gradients[i].is_separable)
-                tables.push_back(i);
-        return tables;
-    }
 
     // Returns the mod in which only these reads are learned.
     Mod mod_of(const Group& group) const {
@@ -187,8 +171,22 @@ class Sharing {
     // Gradients of the first kernel; those that elements add one by one, to addresses that they
     // share, or not.
     Indices first_, left_, beside_;
-    Indices tables_; // those of one further kernel
+    Indices tables_;
 };
+
+// Returns the gradients of tables of which each element computes its entry, without those that a
+// kernel without tables sums over diagonals.
+Indices tables_of_elements(const Mod& mod) {
+    Indices tables;
+    if (entries_of_elements(mod) == 0) return tables;
+    for (std::size_t i = 0; i < mod.gradients.size(); ++i) {
+        const ReadGradient& gradient = mod.gradients[i];
+        if (gradient_sum(mod, gradient, {.sums_tables = true}) == GradientSum::table &&
+            !gradient.is_separable && !mod.of_distance[gradient.read])
+            tables.push_back(i);
+    }
+    return tables;
+}
 
 } // namespace
 
@@ -197,7 +195,13 @@ void find_gradient_sums(Mod& mod, const SumOptions& options) {
         mod.program.is_dense() && !mod.deterministic && !mod.gradients.empty();
     const std::vector<Mod> unsummed(may_be_shared ? 1 : 0, mod);
     find_sums(mod, options);
-    if (may_be_shared) mod.gradient_passes = Sharing(unsummed.front(), mod, options).passes();
+    if (!may_be_shared) return;
+    const auto shared = [&](Indices tables) {
+        return Sharing(unsummed.front(), mod, options, std::move(tables)).passes();
+    };
+    if (mod.gradients.size() > 1) mod.gradient_passes = shared({});
+    if (Indices tables = tables_of_elements(mod); !tables.empty())
+        mod.entry_passes = shared(std::move(tables));
 }
 
 } // namespace flexc::passes

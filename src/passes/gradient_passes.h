@@ -17,7 +17,7 @@ struct SumOptions {
     bool rows_are_whole = true;         // see passes/row_gradient.h
 };
 
-// Fills how the mod's gradients are summed, by one kernel, and Mod::gradient_passes.
+// Fills how the mod's gradients are summed, by one kernel, and the mods of several that share them.
 void find_gradient_sums(Mod& mod, const SumOptions& options);
 
 } // namespace flexc::passes

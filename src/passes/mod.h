@@ -131,6 +131,9 @@ struct Mod {
     // If one backward kernel would sum some gradients element by element, the mods of several that
     // share them, by passes/gradient_passes.h; none if one sums all.
     std::vector<Mod> gradient_passes;
+    // If elements compute entries of some tables themselves, the mods of several kernels of which
+    // one sums those alone; else none.
+    std::vector<Mod> entry_passes;
     // Of such a mod, the arguments of the whole program, which all of its kernels have; else empty.
     std::vector<ArgumentSlot> arguments;
 

@@ -228,7 +228,7 @@ int table_entries(const Mod& mod, const ReadGradient& gradient) {
 }
 
 int entries_of_elements(const Mod& mod) {
-    if (!sums_tables(mod) || weighs_tables(mod)) return 0;
+    if (!sums_tables(mod) || weighs_tables(mod) || sums_grids(mod)) return 0;
     int entries = 0;
     bool all_are_separable = true;
     for (const ReadGradient& gradient : mod.gradients) {
@@ -239,6 +239,17 @@ int entries_of_elements(const Mod& mod) {
         all_are_separable = all_are_separable && gradient.is_separable;
     }
     return all_are_separable ? 0 : entries;
+}
+
+bool has_sums_beside_entries(const Mod& mod) {
+    return std::ranges::any_of(mod.gradients, [&](const ReadGradient& gradient) {
+        switch (gradient_sum(mod, gradient, {.sums_tables = true})) {
+        case GradientSum::row: return false;
+        case GradientSum::head: return mod.dependence[gradient.partial].has(Dependence::score);
+        case GradientSum::table: return static_cast<bool>(mod.of_distance[gradient.read]);
+        default: return true;
+        }
+    });
 }
 
 std::optional<KindDims> kind_dims(const Mod& mod, const ReadGradient& gradient) {

@@ -40,6 +40,9 @@ int table_entries(const Mod& mod, const ReadGradient& gradient);
 // The same of all that tiles sum as tables, if some element of one computes an index from q and kv
 // together, and dS is all that they add; 0 otherwise.
 int entries_of_elements(const Mod& mod);
+// Whether the kernel that sums those tables has sums beside them that take registers: any but of
+// numbers of a head.
+bool has_sums_beside_entries(const Mod& mod);
 
 // A read by a kind of the query and a kind of the key, both of them few by the program's text.
 struct KindDims {

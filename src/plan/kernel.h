@@ -75,8 +75,8 @@ struct BackwardStorage {
     // Words for sums of tables or grids: for each warp that sums; in a generic backward, for each
     // table.
     int table_words = 0;
-    // Instead, of all tables whose entries have copies that a block's elements are added to, and the
-    // number of copies as a power of two.
+    // Instead, of all tables whose entries have copies that a block's elements are added to, and
+    // the number of copies as a power of two.
     int entries = 0, entry_copy_shift = 0;
     int kind_words = 0; // beside table_words, for products that sum one of several tables
     int term_words = 0; // for sums of the terms of sums: for each warp that computes elements

@@ -181,6 +181,7 @@ struct BufferGradients {
     bool sums_kinds_beside = false;  // of several tables, products may sum one
     bool adds_biases_beside = false; // some by bias_beside
     int entries_of_elements = 0;     // passes::entries_of_elements()
+    bool has_sums_beside_entries = false;
     int by_query = 0;                // number of such
     bool by_terms = false;
     int term_words = 0;              // passes::term_words()

@@ -228,6 +228,7 @@ BufferGradients buffer_gradients(const passes::Mod& mod) {
     gradients.adds_biases_beside =
         passes::sums_by(mod, GradientSum::bias_beside, passes::fused_sums(mod));
     gradients.entries_of_elements = passes::entries_of_elements(mod);
+    gradients.has_sums_beside_entries = passes::has_sums_beside_entries(mod);
     gradients.by_shift = passes::sums_shifts(mod);
     gradients.by_batch = passes::sums_by(mod, GradientSum::batch, {.sums_batches = true});
     gradients.by_query = passes::count_sums_by(mod, GradientSum::query);

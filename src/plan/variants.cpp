@@ -135,16 +135,17 @@ KernelRequest without_biases(KernelRequest request) {
     return request;
 }
 
-// Returns the variant of several kernels that share the gradients of buffers; nothing if one kernel
-// sums them all, or if specialized kernels cannot sum what is shared.
-std::optional<Variant> sharing_variant(const Program& program, Calls calls) {
+// Returns the variant of several kernels that share the gradients of buffers, by the mod of each;
+// nothing if there are none, or if specialized kernels cannot sum what is shared.
+std::optional<Variant> sharing_variant(const Program& program, Calls calls,
+                                       const std::vector<passes::Mod>& mods) {
     std::vector<Variant> kernels;
     CompileOptions options = program.options();
     if (calls != Calls::usual) { // it may be compiled when the caller's log does not exist any more
         options.log = {};
         options.cancel = {};
     }
-    for (const passes::Mod& mod : program.mod().gradient_passes) {
+    for (const passes::Mod& mod : mods) {
         auto own = std::make_shared<const Program>(mod, options, program.target());
         KernelRequest request = own->request(KernelKind::backward_fused);
         request.generic_because = why_generic(*own, KernelKind::backward_fused);
@@ -161,6 +162,12 @@ std::optional<Variant> sharing_variant(const Program& program, Calls calls) {
     first.further.assign(std::make_move_iterator(kernels.begin() + 1),
                          std::make_move_iterator(kernels.end()));
     return first;
+}
+
+// Whether elements are added to copies of all entries of tables in some kernel.
+bool has_entries(const Variant& variant) {
+    return variant.candidates.front().storage.entries > 0 ||
+           std::ranges::any_of(variant.further, has_entries);
 }
 
 // Whether the generic kernel of all gradients is as fast as several that share them: where elements
@@ -212,8 +219,13 @@ Result<std::vector<Variant>> backward_variants(const Program& program) {
     if (is_split) request.kind = KernelKind::backward_dkdv;
     const bool is_whole = is_split || stays_generic(request);
     const auto of_calls = [&](Calls calls, const KernelRequest& of_whole) {
-        auto sharing = is_whole ? std::nullopt : sharing_variant(program, calls);
-        return sharing ? *std::move(sharing) : make_variant(program, calls, of_whole);
+        if (is_whole) return make_variant(program, calls, of_whole);
+        auto sharing = sharing_variant(program, calls, program.mod().gradient_passes);
+        Variant usual =
+            sharing ? *std::move(sharing) : make_variant(program, calls, of_whole);
+        if (has_entries(usual)) return usual;
+        auto alone = sharing_variant(program, calls, program.mod().entry_passes);
+        return alone && has_entries(*alone) ? *std::move(alone) : std::move(usual);
     };
     std::vector<Variant> variants = {of_calls(Calls::usual, request)};
     if (variants.front().further.empty())

@@ -79,8 +79,9 @@ class KeyHalvesInBand {
 
 // Skipping takes registers that gradients of buffers may need, and copies of the main loop.
 constexpr bool kSkipsHidden = mod::Mask::kHasBand && !mod::ScoreDerivative::kIsWrittenOnce &&
-                              kRowBlocks == 1 && !kSumsInTile && !kSumsEntries && !kAddsBiasGradients &&
-                              !kAreAlone && !kCopiesBiases && mod::kDScoresStages == 2 &&
+                              kRowBlocks == 1 && !kSumsInTile && !kSumsEntries &&
+                              !kAddsBiasGradients && !kAreAlone && !kCopiesBiases &&
+                              mod::kDScoresStages == 2 &&
                               (kHoldsQueryGradient || !mod::ReadGradients::kComeFromElements);
 using KeyHalvesOfTile = Select<kSkipsHidden, KeyHalvesInBand, AllKeyHalves>;
 

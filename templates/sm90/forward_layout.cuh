@@ -4,11 +4,11 @@
 
 #include "common/select.h"
 #include "mod.cuh"
-#include "sm90/barrier.cuh"
 #include "sm90/bias_tile.cuh"
 #include "sm90/forward_layout.h"
 #include "sm90/key_order.h"
 #include "sm90/mask_tile.cuh"
+#include "sm90/ring.cuh"
 #include "sm90/warpgroup.cuh"
 #include "sm90/wgmma.cuh"
 

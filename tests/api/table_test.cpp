@@ -220,6 +220,66 @@ std::vector<Table> factors() {
     };
 }
 
+// Of which elements compute entries, so that those that have dS add it to copies of all entries: of
+// any number of entries, often met or not, in or out of the buffer.
+std::vector<Table> copied_entries() {
+    const std::string stamps = "buffer s: i32[B, 900]\nbuffer p: i32[B, 900]\n";
+    const std::string pairs = "buffer d: i32[B, Q_LEN, KV_LEN]\n";
+    const auto type = [] {
+        return std::string(below(2) == 0 ? "f32" : below(2) == 0 ? "f16" : "bf16");
+    };
+    const std::string count = number(2 + below(1500)), few = number(1 + below(40));
+    const std::string bucket = "min(abs(s[b, q_idx] - p[b, kv_idx]), " + few + ")";
+    const std::string clamped =
+        "clamp(s[b, kv_idx] - p[b, q_idx], -" + few + ", " + few + ") + " + few;
+    const int w = 3 + below(70), rows = 480 / w + 2;
+    const std::string image = "(q_idx - 1) // " + number(w) + " - (kv_idx - 1) // " + number(w) +
+                              " + " + number(rows) + ") * " + number(2 * w - 1) +
+                              " + (q_idx - 1) % " + number(w) + " - (kv_idx - 1) % " + number(w) +
+                              " + " + number(w - 1);
+    const std::string with_token =
+        "buffer t: " + type() + "[H, " + number(2 * (rows + 1) * (2 * w - 1) + 3) +
+        "] grad\nscore_mod = score + t[h, where(q_idx == 0 or kv_idx == 0, 0, (" + image + ")]";
+    return {
+        {stamps + "buffer t: " + type() + "[H, " + number(1 + below(40)) +
+         "] grad\nscore_mod = score + t[h, " + bucket + "]"},
+        {stamps + "buffer t: " + type() + "[" + count + ", H] grad\nscore_mod = score - 0.5 * t[" +
+         clamped + ", h]\nmask_mod = q_idx + 60 >= kv_idx"},
+        {with_token},
+        {with_token + "\nmask_mod = abs(q_idx - kv_idx) < 70"},
+        {.text = with_token + "\nmask_mod = (q_idx // 40) % 2 == (kv_idx // 40) % 2",
+         .has_block_mask = true},
+        {pairs + "buffer t: " + type() + "[H, " + count +
+         "] grad\nscore_mod = score + t[h, d[b, q_idx, kv_idx] * " + number(1 + below(20)) + " - " +
+         number(below(60)) + "]"},
+        // All on one entry, and a factor of the head.
+        {"buffer t: f32[H, 8] grad\nbuffer a: f32[H]\nbuffer same: i32[Q_LEN, KV_LEN]\n"
+         "score_mod = 8 * tanh((score - a[h] * t[h, same[q_idx, kv_idx]]) / 8)"},
+        // Several tables, numbers of a head, and elements that add nothing.
+        {stamps + "buffer t: f32[H, " + number(2 + below(60)) +
+         "] grad\nbuffer u: f16[9, 9, H] grad\n"
+         "buffer v: f32[H] grad\nscore_mod = score + where(q_idx == 0 or kv_idx == 0, v[h], t[h, " +
+         bucket + "]) + u[q_idx // 7 % 9, kv_idx // 5 % 9, h]"},
+        // More entries than the first kernel has room for.
+        {"buffer t: " + type() +
+         "[H, 20011] grad\nscore_mod = score + t[h, (q_idx * 311 + kv_idx * 173) % 20011]"},
+        // Sums of other kinds.
+        {pairs + "buffer t: f32[H, " + count + "] grad\nbuffer r: " + type() +
+         "[H, 61] grad\nscore_mod = score + t[h, d[b, q_idx, kv_idx]] + r[h, min(abs(q_idx - "
+         "kv_idx), 60)]"},
+        {stamps + "buffer t: f32[H, " + count +
+         "] grad\nbuffer a: f32[H] grad\nbuffer r: f32[H, 61] grad\n"
+         "score_mod = (1 - sigmoid(a[h])) * score + sigmoid(a[h]) * r[h, min(abs(q_idx - kv_idx), "
+         "60)] + "
+         "t[h, " +
+         clamped + "]"},
+        {stamps + "buffer t: f32[H, " + count +
+         "] grad\nbuffer c: f32[H, KV_LEN] grad\nbuffer m: bf16[H, Q_LEN, "
+         "KV_LEN] grad\nscore_mod = score + t[h, " +
+         bucket + "] + c[h, kv_idx] + m[h, q_idx, kv_idx]"},
+    };
+}
+
 // Of which elements add something else than a multiple of dS.
 std::vector<Table> weighted() {
     const std::string kinds = "buffer g: i32[B, Q_LEN]\nbuffer k: i32[KV_LEN]\n";
@@ -498,6 +558,21 @@ TEST_CASE("tables: indices of elements" * doctest::skip()) {
 TEST_CASE("tables: indices outside, several tables, other gradients beside them" *
           doctest::skip()) {
     check(mixtures());
+}
+
+TEST_CASE("tables: entries that elements compute" * doctest::skip()) {
+    constexpr int kHeadDims[] = {64, 128, 64, 128, 40, 96, 192};
+    for (const Table& table : copied_entries())
+        for (const DType dtype : {DType::bf16, DType::f16}) {
+            Case one = case_of(table, dtype, kHeadDims[below(7)]);
+            one.q_len = 1 + below(330);
+            one.kv_len = 1 + below(330);
+            one.f32_outputs = one.accumulates = below(4) == 0;
+            one.backward_kernel = BackwardKernel::automatic;
+            one.integers["s"] = [](std::int64_t i) { return i * 37 % 301; };
+            one.integers["p"] = [](std::int64_t i) { return i * 53 % 307; };
+            test::check_on_hopper(one);
+        }
 }
 
 TEST_CASE("tables: numbers of a head beside them" * doctest::skip()) { check(factors()); }

@@ -106,16 +106,14 @@ int check(const test::TableProgram& tables, int head_dim, std::mt19937& random) 
     REQUIRE_MESSAGE(mod.has_value(), (mod ? std::string() : mod.error().message));
     const int entries = passes::entries_of_elements(*mod);
     if (entries == 0) return 0;
-    const plan::KernelConfig config =
-        plan::candidates({.kind = plan::KernelKind::backward_fused,
-                          .arch = 90,
-                          .dtype = DType::bf16,
-                          .head_dim = head_dim,
-                          .head_dim_v = head_dim,
-                          .has_score_mod = true,
-                          .gradients = {.are_alone = true,
-                                        .by_table = true,
-                                        .entries_of_elements = entries}})[0];
+    const plan::KernelConfig config = plan::candidates(
+        {.kind = plan::KernelKind::backward_fused,
+         .arch = 90,
+         .dtype = DType::bf16,
+         .head_dim = head_dim,
+         .head_dim_v = head_dim,
+         .has_score_mod = true,
+         .gradients = {.are_alone = true, .by_table = true, .entries_of_elements = entries}})[0];
     REQUIRE(config.family == "sm90");
     REQUIRE(config.storage.entries == entries);
     const test::HostModule module(

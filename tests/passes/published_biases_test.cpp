@@ -6,10 +6,12 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include <doctest/doctest.h>
 
 #include "passes/gradient_sum.h"
+#include "passes/table_gradient.h"
 #include "program_of.h"
 
 using namespace flexc;
@@ -29,12 +31,17 @@ std::string sums_of(const passes::Mod& mod, const passes::TileSums& tile) {
     return text;
 }
 
-// The same of the kernels that share the gradients: "head, table | distance" if there are two.
-std::string sums_of_kernels(const passes::Mod& mod) {
+// The same of kernels that share the gradients: "head, table | distance" if there are two.
+std::string sums_of_kernels(const std::vector<passes::Mod>& kernels) {
     std::string text;
-    for (const passes::Mod& kernel : mod.gradient_passes)
-        text += (text.empty() ? "" : " | ") + sums_of(kernel, passes::usual_sums(kernel));
-    return text.empty() ? sums_of(mod, passes::usual_sums(mod)) : text;
+    for (const passes::Mod& kernel : kernels)
+        text += (&kernel == &kernels.front() ? "" : " | ") +
+                sums_of(kernel, passes::usual_sums(kernel));
+    return text;
+}
+std::string sums_of_kernels(const passes::Mod& mod) {
+    return mod.gradient_passes.empty() ? sums_of(mod, passes::usual_sums(mod))
+                                       : sums_of_kernels(mod.gradient_passes);
 }
 
 struct Published {
@@ -261,16 +268,13 @@ bool is_apart(const passes::CapturedRead& read) {
            std::ranges::none_of(read.decisive().shifts, &passes::ShiftedIndex::is_clamped);
 }
 
-// Whether elements that share an address add to it one by one.
-bool adds_to_shared_addresses(const passes::Mod& mod) {
-    const auto adds = [](const passes::Mod& kernel) {
-        return std::ranges::any_of(kernel.gradients, [&](const passes::ReadGradient& gradient) {
-            return passes::gradient_sum(kernel, gradient, passes::usual_sums(kernel)) ==
-                       passes::GradientSum::element &&
-                   !is_apart(*passes::captured_read(kernel, gradient.read));
-        });
-    };
-    return mod.gradient_passes.empty() ? adds(mod) : std::ranges::any_of(mod.gradient_passes, adds);
+// Whether elements that share an address add to it one by one in some kernel.
+bool adds_to_shared_addresses(const passes::Mod& kernel) {
+    return std::ranges::any_of(kernel.gradients, [&](const passes::ReadGradient& gradient) {
+        return passes::gradient_sum(kernel, gradient, passes::usual_sums(kernel)) ==
+                   passes::GradientSum::element &&
+               !is_apart(*passes::captured_read(kernel, gradient.read));
+    });
 }
 
 } // namespace
@@ -313,6 +317,50 @@ TEST_CASE("which kernel sums which gradient of two published biases") {
     }
 }
 
+TEST_CASE("which tables may have a kernel of their own, and which prefer it") {
+    const auto kernels = [](const passes::Mod& mod) {
+        return sums_of_kernels(mod.entry_passes) +
+               (passes::has_sums_beside_entries(mod) ? ", preferred" : "");
+    };
+    const auto of_one = [&](std::string_view name) {
+        const Published& one = published(name);
+        return kernels(lowered(std::string(one.buffers) + "\nscore_mod = " + one.score));
+    };
+    for (const char* name :
+         {"distances of position ids", "TiSASRec", "distances by level", "BEiT, with a token",
+          "a table read through a tensor of indices", "kinds of tokens, flat"}) {
+        CAPTURE(std::string(name));
+        CHECK(of_one(name) == " | table");
+    }
+    CHECK(of_one("Graphormer") == "head | table");
+    CHECK(of_one("Swin") == "");
+    CHECK(
+        lowered(
+            "buffer t: f32[H, 27, 27] grad\nscore_mod = score + where(kv_idx == 0, 0, t[h, (q_idx "
+            "- 1) // 14 - (kv_idx - 1) // 14 + 13, (q_idx - 1) % 14 - (kv_idx - 1) % 14 + 13])")
+            .entry_passes.empty());
+    CHECK(of_one("kinds of tokens") == "");
+    CHECK(of_one("Swin, second version") == "");
+    struct Pair {
+        const char *first, *second, *sums;
+    };
+    for (const auto& [first, second, sums] :
+         {Pair{"T5, decoder", "TiSASRec", "distance | table, preferred"},
+          {"mixtures of tables", "BEiT, with a token",
+           "distance, distance, distance, distance, distance, distance, distance, distance | "
+           "table, preferred"},
+          {"a gate between content and position", "distances of position ids",
+           "head, distance | table, preferred"},
+          {"kinds of tokens, flat", "distances by level", " | table, table"},
+          {"TiSASRec", "blocks of keys and queries", "table | table"},
+          {"AlphaFold's pair bias", "TiSASRec", "dense_bias | table, preferred"},
+          {"Swin", "TiSASRec", "distance | table"}}) {
+        CAPTURE(std::string(first));
+        CAPTURE(std::string(second));
+        CHECK(kernels(lowered(composed(published(first), published(second)))) == std::string(sums));
+    }
+}
+
 TEST_CASE("gradients of two published biases are summed by kernels that share them") {
     for (const Published& first : kPublished)
         for (const Published& second : kPublished) {
@@ -320,6 +368,8 @@ TEST_CASE("gradients of two published biases are summed by kernels that share th
             CAPTURE(std::string(first.name));
             CAPTURE(std::string(second.name));
             CAPTURE(sums_of_kernels(mod));
-            CHECK(!adds_to_shared_addresses(mod));
+            CHECK((!mod.gradient_passes.empty() || !adds_to_shared_addresses(mod)));
+            CHECK(std::ranges::none_of(mod.gradient_passes, adds_to_shared_addresses));
+            CHECK(std::ranges::none_of(mod.entry_passes, adds_to_shared_addresses));
         }
 }

@@ -794,6 +794,7 @@ TEST_CASE("where the fastest sums of tables spill, slower ones follow") {
                                     : multiplies                                 ? "products"
                                     : config.sums.weighs_distances               ? "diagonals"
                                     : config.sums.adds_biases_beside             ? "biases"
+                                    : config.storage.entries > 0                 ? "copies"
                                     : config.sums.sums_tables                    ? "entries"
                                                                                  : "elements";
             forms = way == last ? forms + 1 : 1;
@@ -827,7 +828,44 @@ TEST_CASE("where the fastest sums of tables spill, slower ones follow") {
         weighted.sums_kinds_beside = true;
         CHECK(ways(weighted, head_dim) ==
               (is_narrow ? "products 2 elements 3 " : "entries 2 elements 3 "));
+        BufferGradients of_elements = tables;
+        of_elements.entries_of_elements = 700;
+        CHECK(ways(of_elements, head_dim) == "copies 2 entries 3 ");
+        CHECK(ways(of_elements, head_dim, true) == "entries 3 ");
+        of_elements.sums_kinds_beside = true;
+        CHECK(ways(of_elements, head_dim) == "copies 2 products 2 entries 3 ");
+        of_elements.entries_of_elements = 16000;
+        CHECK(ways(of_elements, head_dim) ==
+              (is_narrow ? "copies 2 products 2 entries 3 " : "products 2 entries 3 "));
+        of_elements.has_sums_beside_entries = true;
+        CHECK(ways(of_elements, head_dim) == "products 2 entries 3 ");
+        // A kernel for them alone has room for more, and registers for them.
+        of_elements.are_alone = true;
+        CHECK(ways(of_elements, head_dim) == "copies 3 ");
+        of_elements.entries_of_elements = 60000;
+        CHECK(ways(of_elements, head_dim) == "products 2 entries 3 ");
     }
+}
+
+TEST_CASE("lanes have copies of few entries of their own") {
+    const auto copies = [](int entries, int head_dim) {
+        const KernelConfig config = plan::candidates(
+            {.kind = KernelKind::backward_fused,
+             .arch = 90,
+             .head_dim = head_dim,
+             .head_dim_v = head_dim,
+             .has_score_mod = true,
+             .gradients = {
+                 .any = true, .vary = true, .by_table = true, .entries_of_elements = entries}})[0];
+        return config.storage.entries == entries ? 1 << config.storage.entry_copy_shift : 0;
+    };
+    CHECK(copies(20, 64) == 32);
+    CHECK(copies(20, 128) == 32);
+    CHECK(copies(732, 64) == 32);
+    CHECK(copies(732, 128) == 8);
+    CHECK(copies(16132, 64) == 1);
+    CHECK(copies(16132, 128) == 0);
+    CHECK(copies(20, 192) == 0);
 }
 
 TEST_CASE("a generic backward has room for sums of few entries beside its tile") {

@@ -71,6 +71,33 @@ TEST_CASE("kernels that share gradients are Hopper's, of usual calls") {
                         options_of(64)) == 1);
 }
 
+TEST_CASE("tables of which elements compute entries have a kernel where the first has no room") {
+    const auto text = [](int entries, const std::string& beside = "score") {
+        return formatted("buffer e: i32[Q_LEN, KV_LEN]\nbuffer t: f32[H, {}] grad\n"
+                         "buffer r: f32[H, 33] grad\nscore_mod = {} + t[h, e[q_idx, kv_idx]]",
+                         entries, beside);
+    };
+    const std::string by_distance = "score + r[h, min(abs(q_idx - kv_idx), 32)]";
+    CHECK(count_kernels(text(700), options_of(64)) == 1);
+    CHECK(count_kernels(text(700), options_of(128)) == 1);
+    CHECK(count_kernels(text(16000), options_of(64)) == 1);
+    CHECK(count_kernels(text(16000), options_of(128)) == 2);
+    CHECK(count_kernels(text(32000), options_of(128)) == 1); // one copy is too much
+    CHECK(count_kernels(text(16000), options_of(192)) == 1);
+    CHECK(count_kernels(text(16000), options_of(256)) == 1);
+    // Other sums, which need registers.
+    CHECK(count_kernels(text(700, by_distance), options_of(64)) == 2);
+    CHECK(count_kernels(text(700, by_distance), options_of(192)) == 2);
+    const auto with = [&](auto change) {
+        CompileOptions options = options_of(64);
+        change(options);
+        return count_kernels(text(700, by_distance), options);
+    };
+    CHECK(with([](CompileOptions& o) { o.deterministic = true; }) == 1);
+    CHECK(with([](CompileOptions& o) { o.backward_kernel = BackwardKernel::generic; }) == 1);
+    CHECK(with([](CompileOptions& o) { o.backward_kernel = BackwardKernel::specialized; }) == 2);
+}
+
 TEST_CASE("a pass of several kernels finds statistics once and rounds gradients last") {
     CompileOptions options = options_of(64);
     options.gradient_type = GradientType::buffer;

@@ -140,13 +140,13 @@ template <int kTables> class SharedEntries {
         return words(shared) + kShape.entry_bytes() - (1 + step % 2) * kWarps * 4;
     }
 
-    // Decides the unit of a tile of which a copy of an entry gets `bound` at most, and no element is
-    // larger than `most`.
+    // Decides the unit of a tile of which a copy of an entry gets `bound` at most, and no element
+    // is larger than `most`.
     template <typename Elements>
     __device__ void use_unit(const Shared& shared, float bound, float most,
                              const Elements& elements) {
-        // There is room for a few tiles like this one. Unit rounds 22 bits and a sign by an addition;
-        // what is rounded may be a little larger. A much smaller tile has a smaller unit.
+        // There is room for a few tiles like this one. Unit rounds 22 bits and a sign by an
+        // addition; what is rounded may be a little larger. A much smaller tile has a smaller unit.
         constexpr float kTiles = 4, kMostParts = 520, kSmaller = 8;
         const float limit = fmaxf(kTiles * bound, kMostParts * most);
         const bool is_same = used_ + bound <= limit_ && kMostParts * most <= limit_ &&

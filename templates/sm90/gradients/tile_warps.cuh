@@ -64,7 +64,8 @@ using TileWarps =
            Select<mod::ReadGradients::kSumsDistances, DistanceWarps,
                   Select<kSumsIndex2d, Index2dWarps,
                          Select<kMultipliesKinds, KindWarps<mod::TableGradients::kOfKinds>,
-                                Select<(mod::TableGradients::kCount > 0 && !kSumsEntries), TableWarps,
+                                Select<(mod::TableGradients::kCount > 0 && !kSumsEntries),
+                                       TableWarps,
                                        Select<(mod::ShiftedGradients::kCount > 0), ShiftWarps,
                                               NoTileWarps>>>>>>;
 

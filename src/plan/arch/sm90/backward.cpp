@@ -1,10 +1,8 @@
 // Chooses the tiles of Hopper's fused backward kernel, and configures the kernels that run before
 // and after it.
 #include <algorithm>
-#include <cstdlib>
 #include <limits>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "plan/arch/sm90/sm90.h"
@@ -73,7 +71,8 @@ BackwardShape shape_of(const KernelRequest& request, const FusedTile& tile) {
                       storage.table_words > 0 || request.gradients.by_shift ||
                       tile.sums.weighs_distances;
     shape.table_words = storage.table_words + storage.kind_words;
-    shape.entry_words = storage.entries == 0 ? 0 : (storage.entries + 1) << storage.entry_copy_shift;
+    shape.entry_words =
+        storage.entries == 0 ? 0 : (storage.entries + 1) << storage.entry_copy_shift;
     shape.has_weighted_tile =
         tile.sums.weighs_distances || (request.gradients.weighs_tables && storage.table_words > 0);
     shape.term_words = storage.term_words;
@@ -211,7 +210,7 @@ std::optional<FusedTile> with_tables(const KernelRequest& request, FusedTile til
 }
 
 // Returns the tile whose elements are added to copies of all entries, as many copies as there is
-// room for, up to one for each lane; nothing if there is no room for two.
+// room for, up to one for each lane; nothing if there is no room.
 std::optional<FusedTile> with_entries(const KernelRequest& request, FusedTile tile) {
     constexpr int kMostShift = 5, kMostWords = 1 << 16; // 16 bits number an entry
     tile.sums.sums_tables = true;
@@ -249,11 +248,12 @@ std::optional<FusedTile> with_weighted_distances(const KernelRequest& request, F
     return std::nullopt;
 }
 
-// Returns the ways in which the tile may sum grids, tables or weighted distances, the fastest
-// first: at most two, as what the faster one spills is known only when it has been compiled. The
-// slower one, if there is any, adds weighted gradients element by element, and sums others entry by
-// entry. Large programs, of which few candidates are compiled, have the last one alone.
-std::vector<FusedTile> ways_to_sum(const KernelRequest& request, const FusedTile& tile) {
+// Returns the ways in which warps beside the products may sum grids, tables or weighted distances,
+// the fastest first: at most two, as what the faster one spills is known only when it has been
+// compiled. The slower one, if there is any, adds weighted gradients element by element, and sums
+// others entry by entry. Large programs, of which few candidates are compiled, have the last one
+// alone.
+std::vector<FusedTile> ways_of_warps(const KernelRequest& request, const FusedTile& tile) {
     const BufferGradients& gradients = request.gradients;
     if (gradients.grid_places > 0) {
         FusedTile of_grid = tile;
@@ -267,16 +267,6 @@ std::vector<FusedTile> ways_to_sum(const KernelRequest& request, const FusedTile
     const std::optional<FusedTile> fastest = gradients.weighs_distances
                                                  ? with_weighted_distances(request, tile)
                                                  : fastest_sums(request, tile);
-    if (gradients.entries_of_elements > 0 && !shares_keys(request) &&
-        !(std::getenv("FLEXC_TABLES") != nullptr &&
-          std::string_view(std::getenv("FLEXC_TABLES")) == "off"))
-        if (auto of_elements = with_entries(request, tile)) {
-            if (!fastest || gradients.are_alone) return {*of_elements};
-            of_elements->has_slower_way = true;
-            FusedTile slower = *fastest;
-            slower.way_to_sum = 1;
-            return {*of_elements, slower};
-        }
     if (!fastest) return {tile};
     // Kernels for gradients of buffers alone are there for these sums.
     if (is_weighted && gradients.are_alone) return {*fastest};
@@ -290,6 +280,30 @@ std::vector<FusedTile> ways_to_sum(const KernelRequest& request, const FusedTile
     slower.way_to_sum = 1;
     std::vector<FusedTile> ways = {*fastest, slower};
     ways.front().has_slower_way = true;
+    return ways;
+}
+
+// Whether elements are added to copies of all entries of tables, if there is room. Beside products
+// for dq, dk and dv, what other sums take would spill; and a large program, of which few candidates
+// are compiled, would be generic if this way spills much.
+bool may_have_entries(const KernelRequest& request) {
+    const BufferGradients& gradients = request.gradients;
+    return gradients.entries_of_elements > 0 && !shares_keys(request) &&
+           (gradients.are_alone || (!gradients.has_sums_beside_entries && !request.work.is_large));
+}
+
+// Returns all ways in which the tile may sum gradients, the fastest first.
+std::vector<FusedTile> ways_to_sum(const KernelRequest& request, const FusedTile& tile) {
+    std::vector<FusedTile> ways = ways_of_warps(request, tile);
+    if (!may_have_entries(request)) return ways;
+    auto of_elements = with_entries(request, tile);
+    if (!of_elements) return ways;
+    // A kernel for these sums alone has registers for them.
+    if (request.gradients.are_alone) return {*of_elements};
+    of_elements->has_slower_way = true;
+    for (FusedTile& slower : ways)
+        ++slower.way_to_sum;
+    ways.insert(ways.begin(), *of_elements);
     return ways;
 }
 
