@@ -221,8 +221,7 @@ Result<std::vector<Variant>> backward_variants(const Program& program) {
     const auto of_calls = [&](Calls calls, const KernelRequest& of_whole) {
         if (is_whole) return make_variant(program, calls, of_whole);
         auto sharing = sharing_variant(program, calls, program.mod().gradient_passes);
-        Variant usual =
-            sharing ? *std::move(sharing) : make_variant(program, calls, of_whole);
+        Variant usual = sharing ? *std::move(sharing) : make_variant(program, calls, of_whole);
         if (has_entries(usual)) return usual;
         auto alone = sharing_variant(program, calls, program.mod().entry_passes);
         return alone && has_entries(*alone) ? *std::move(alone) : std::move(usual);

@@ -262,7 +262,7 @@ std::vector<Table> copied_entries() {
          bucket + "]) + u[q_idx // 7 % 9, kv_idx // 5 % 9, h]"},
         // More entries than the first kernel has room for.
         {"buffer t: " + type() +
-         "[H, 20011] grad\nscore_mod = score + t[h, (q_idx * 311 + kv_idx * 173) % 20011]"},
+         "[H, 15013] grad\nscore_mod = score + t[h, (q_idx * 311 + kv_idx * 173) % 15013]"},
         // Sums of other kinds.
         {pairs + "buffer t: f32[H, " + count + "] grad\nbuffer r: " + type() +
          "[H, 61] grad\nscore_mod = score + t[h, d[b, q_idx, kv_idx]] + r[h, min(abs(q_idx - "
