@@ -84,10 +84,13 @@ inline std::string term_program(Random& random) {
            score_of_sums(random, value_of_element, 5);
 }
 
-// One without gradients. type: of a dense bias that terms may read.
-inline std::string sum_program(Random& random, const std::string& type) {
-    return "buffer p: f32[H]\nbuffer s: f32[H]\nbuffer c: bf16[KV_LEN]\n"
-           "buffer g: f32[H, Q_LEN]\nbuffer w: f32[H, R]\nbuffer m: f32[20]\nbuffer n: f32[20]\n"
+// One whose terms have none. type: of a dense bias that terms may read. learned: " grad" if what is
+// read beside the terms has gradients.
+inline std::string sum_program(Random& random, const std::string& type,
+                               const std::string& learned = "") {
+    return "buffer p: f32[H]\nbuffer s: f32[H]" + learned + "\nbuffer c: bf16[KV_LEN]" + learned +
+           "\nbuffer g: f32[H, Q_LEN]" + learned +
+           "\nbuffer w: f32[H, R]\nbuffer m: f32[20]\nbuffer n: f32[20]\n"
            "buffer u: f32[H, Q_LEN, 20]\nbuffer v: f16[H, KV_LEN, 20]\n"
            "buffer e: bf16[Q_LEN, 20]\nbuffer k: f32[H, KV_LEN, 20]\nbuffer t: f32[H, 50, 20]\n"
            "buffer x: f32[B, Q_LEN, 3]\nbuffer y: f32[B, KV_LEN, 3]\n"

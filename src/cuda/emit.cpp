@@ -93,7 +93,7 @@ class Emitter {
             text_ += emit_read_gradients(layout_, config_, gradients(), adds_elements()) +
                      emit_table_gradients(layout_, config_, gradients()) +
                      emit_shifted_gradients(layout_, gradients(), config_.sums);
-        term_sums();
+        element_sums();
         if (is_delta()) text_ += emit_row_gradients(layout_, gradients());
         text_ += emit_sink(mod_, config_, std::min(precision(), passes::Precision::fast));
         text_ += "} // namespace mod\n";
@@ -328,7 +328,7 @@ class Emitter {
         Body score(layout_, Place::element, "at.");
         set_table_reads(score, reads, false);
         provide_expanded(score, layout_, parts_);
-        provide_totals(score, sums_at_once(mod_, parts_, config_), "at.sums");
+        provide_totals(score, sums_at_once(mod_, parts_, config_));
         if (parts_.bias_read != ir::kNoNode && !parts_.found())
             score.provide(parts_.bias_read, from_float(layout_, parts_.bias_read, "at.bias"));
         // Not in a backward, where the references of rows are found without the shared value.
@@ -346,6 +346,11 @@ class Emitter {
         for (const passes::ReadGradient& gradient : gradients())
             if (has_partial(gradient)) roots.push_back(gradient.partial);
         return roots;
+    }
+    // Returns the sums of these that the kernel finds for some elements at once.
+    std::vector<NodeId> joint_sums() const {
+        if (config_.sum_elements == 0) return {};
+        return passes::element_sums(mod_, joint_roots(), passes::distance_values(mod_));
     }
     // Returns an element's body that has what the kernel finds for it elsewhere.
     Body joint_body() const {
@@ -387,24 +392,22 @@ class Emitter {
         if (!shared.empty()) text_ += formatted("    float carried[{}];\n", shared.size());
         text_ += "};\n";
         Body body = joint_body();
+        provide_totals(body, joint_sums());
         fill_joint(body, shared);
         text_ += element_function("Joint", "joint", "score", body, mask_instructions_);
     }
 
-    void term_sums() {
-        if (terms().empty()) return;
-        const std::vector<NodeId> sums =
-            passes::element_sums(mod_, joint_roots(), passes::distance_values(mod_));
+    void element_sums() {
+        if (!is_backward(config_.kind) || config_.sum_elements == 0) return;
+        const std::vector<NodeId> sums = joint_sums();
         const std::vector<NodeId> given = carried_by_terms(layout_, terms(), sums);
-        Body enter = joint_body(), joint = joint_body();
+        Body enter = joint_body();
         fill_enter(enter, given);
-        provide_totals(joint, sums, "totals");
-        fill_joint(joint, {});
-        text_ += emit_term_sums(
-            layout_, config_, terms(), sums,
-            member_function("void enter(const At& at, float score, float* carried)", enter) +
-                member_function("Joint joint(const At& at, float score, const float* totals)",
-                                joint));
+        text_ +=
+            emit_element_sums(
+                layout_, sums, given, config_.sum_elements,
+                member_function("void enter(const At& at, float score, float* carried)", enter)) +
+            emit_term_sums(layout_, config_, terms(), given);
     }
 
     TextInputs inputs() const { return {mod_, parts_, config_, options_}; }

@@ -57,9 +57,9 @@ void fill_enter(Body& body, const std::vector<NodeId>& given) {
         body.line(formatted("carried[{}] = {};", i++, unbracketed(body.text(id))));
 }
 
-void provide_totals(Body& body, const std::vector<NodeId>& sums, std::string_view array) {
+void provide_totals(Body& body, const std::vector<NodeId>& sums) {
     for (std::size_t i = 0; i < sums.size(); ++i)
-        body.provide(sums[i], formatted("{}[{}]", array, i));
+        body.provide(sums[i], formatted("at.sums[{}]", i));
 }
 
 std::vector<NodeId> sums_at_once(const passes::Mod& mod, const passes::ScoreParts& parts,
@@ -76,28 +76,34 @@ std::string visit_function(std::string_view function, std::string_view types, in
                      function, calls);
 }
 
-TotalsText emit_totals(const Layout& layout, const std::vector<NodeId>& sums,
-                       const std::vector<NodeId>& given) {
+std::string emit_element_sums(const Layout& layout, const std::vector<NodeId>& sums,
+                              const std::vector<NodeId>& given, int elements,
+                              const std::string& functions) {
     std::map<NodeId, std::vector<NodeId>> by_counter;
     for (const NodeId sum : sums)
         by_counter[layout.node(sum).operands[0]].push_back(sum);
-    TotalsText text;
+    std::string types; // one for each counter
     std::size_t totals = 0;
     int counters = 0;
     for (const auto& [counter, of_counter] : by_counter) {
         std::vector<NodeId> terms;
         for (const NodeId sum : of_counter)
             terms.push_back(layout.node(sum).operands[1]);
-        text.types += formatted("struct Totals{} {{\n"
-                                "    static constexpr int kSums = {}, kFirst = {};\n"
-                                "    struct Parts {{\n        float of[kSums];\n    }};\n",
-                                counters++, of_counter.size(), totals) +
-                      counter_range(layout, counter) + term_parts(layout, counter, given, terms) +
-                      "};\n\n";
+        types += formatted("struct Totals{} {{\n"
+                           "    static constexpr int kSums = {}, kFirst = {};\n"
+                           "    struct Parts {{\n        float of[kSums];\n    }};\n",
+                           counters++, of_counter.size(), totals) +
+                 counter_range(layout, counter) + term_parts(layout, counter, given, terms) +
+                 "};\n\n";
         totals += of_counter.size();
     }
-    text.visit = visit_function("visit_totals", "Totals", counters);
-    return text;
+    Policy policy("ElementSums");
+    policy.constant("kElements", elements);
+    policy.constant("kCarried", static_cast<int>(given.size()));
+    policy.constant("kTotals", static_cast<int>(sums.size()));
+    policy.member(functions);
+    policy.member(visit_function("visit_totals", "Totals", counters));
+    return types + policy.text();
 }
 
 } // namespace flexc::cuda

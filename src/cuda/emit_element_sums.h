@@ -22,8 +22,8 @@ std::string term_parts(const Layout& layout, ir::NodeId counter,
 
 // Statements of enter(), which stores what an element carries into the terms.
 void fill_enter(Body& body, const std::vector<ir::NodeId>& given);
-// Says in the body of an element's function that the sums are there, in an array.
-void provide_totals(Body& body, const std::vector<ir::NodeId>& sums, std::string_view array);
+// Says in the body of an element's function that the sums are in At::sums.
+void provide_totals(Body& body, const std::vector<ir::NodeId>& sums);
 
 // Sums that a forward computes for some of a thread's elements at once: of which At::sums is an
 // array.
@@ -32,12 +32,10 @@ std::vector<ir::NodeId> sums_at_once(const passes::Mod& mod, const passes::Score
 
 // Member template visit_terms(visit), which calls visit with each of `count` types of this name.
 std::string visit_function(std::string_view function, std::string_view types, int count);
-// Sums of each counter. sums: passes::element_sums().
-struct TotalsText {
-    std::string types; // one for each counter
-    std::string visit; // visit_totals(), which visits these
-};
-TotalsText emit_totals(const Layout& layout, const std::vector<ir::NodeId>& sums,
-                       const std::vector<ir::NodeId>& given);
+// Policy of these sums, for so many elements at once. given: what elements carry. functions: text
+// of enter() and the like.
+std::string emit_element_sums(const Layout& layout, const std::vector<ir::NodeId>& sums,
+                              const std::vector<ir::NodeId>& given, int elements,
+                              const std::string& functions);
 
 } // namespace flexc::cuda

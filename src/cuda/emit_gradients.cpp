@@ -307,16 +307,12 @@ std::vector<NodeId> carried_by_terms(const Layout& layout,
 
 std::string emit_term_sums(const Layout& layout, const plan::KernelConfig& config,
                            const std::vector<passes::ReadGradient>& terms,
-                           const std::vector<NodeId>& sums, const std::string& functions) {
+                           const std::vector<NodeId>& given) {
     if (terms.empty()) return "";
-    const std::vector<NodeId> given = carried_by_terms(layout, terms, sums);
     Policy policy("TermSums");
     policy.constant("kExist", true);
-    policy.constant("kCarried", static_cast<int>(given.size()));
-    policy.constant("kTotals", static_cast<int>(sums.size()));
     policy.constant("kWords", config.storage.term_words);
-    const TotalsText totals = emit_totals(layout, sums, given);
-    std::string text = totals.types;
+    std::string text;
     int learned = 0, words = 0;
     const bool keeps = config.storage.term_words > 0;
     for (const auto& [counter, of_counter] : by_counter(layout, terms)) {
@@ -324,8 +320,6 @@ std::string emit_term_sums(const Layout& layout, const plan::KernelConfig& confi
                     .gradients(formatted("Terms{}", learned++), of_counter, keeps ? words : 0);
         words += passes::term_words(layout.mod(), counter);
     }
-    policy.member(functions);
-    policy.member(totals.visit);
     policy.member(visit_function("visit", "Terms", learned));
     return text + policy.text();
 }

@@ -51,8 +51,8 @@ std::string emit_term_gradients(const Layout& layout,
                                 const std::vector<passes::ReadGradient>& terms);
 
 // Returns the gradients of sums' terms that this kernel sums over its tiles, and what enters these
-// terms and those of sums; and emits what the kernel asks of both. functions: text of
-// TermSums::enter() and joint().
+// terms and those of sums, which elements carry (`given`); and emits what the kernel asks of the
+// gradients.
 std::vector<passes::ReadGradient> terms_of_kernel(const passes::Mod& mod,
                                                   const plan::KernelConfig& config);
 std::vector<ir::NodeId> carried_by_terms(const Layout& layout,
@@ -60,7 +60,7 @@ std::vector<ir::NodeId> carried_by_terms(const Layout& layout,
                                          const std::vector<ir::NodeId>& sums);
 std::string emit_term_sums(const Layout& layout, const plan::KernelConfig& config,
                            const std::vector<passes::ReadGradient>& terms,
-                           const std::vector<ir::NodeId>& sums, const std::string& functions);
+                           const std::vector<ir::NodeId>& given);
 
 // Functions for kernels of a warp-specialized backward that pass over rows: the partial of each
 // read whose gradient is added once a row, as a function of the score.

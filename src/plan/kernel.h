@@ -120,11 +120,11 @@ struct KernelConfig {
     CodeForm form;
     SequenceSizes sequences;
     bool has_block_mask = false; // visits the tiles that a block mask names
-    // Of a forward.
-    Decomposition decomposition;
     // So many of a thread's elements are computed at once where they add up sums in loops over
     // terms; 0: each by itself.
     int sum_elements = 0;
+    // Of a forward.
+    Decomposition decomposition;
     // How a block divides its work; nothing if there is only one way: Family::schedules.
     std::optional<ForwardSchedule> schedule = {};
     // Of a backward.

@@ -59,13 +59,13 @@ struct Work {
     bool reads_much() const { return read_instructions > kFewInstructions; }
 };
 
-// Sums that each element adds up in a loop over its terms: passes::element_sums().
+// Sums that each element adds up in a loop over its terms: passes::element_sums(). None if one term
+// of each, and what enters it, are more than kMostWrittenOut, too long to be repeated for elements.
 struct ElementSums {
     int count = 0;
     int carried = 0; // values of an element that enter terms
     // Reads in terms, by what has an address of its own in a term.
     int reads_of_queries = 0, reads_of_keys = 0, reads_of_elements = 0;
-    bool is_long = false; // one term of each, and what enters it, are more than kMostWrittenOut
 };
 
 // What a forward may do with the score mod as passes::decompose_score() decomposes it; each
@@ -208,6 +208,7 @@ struct KernelRequest {
     ScoreTerms terms; // of a forward
     // Of a backward.
     ScoreDerivative derivative;
+    ElementSums sums;
     DenseBias bias;
     BufferGradients gradients;
 

@@ -5,6 +5,7 @@
 
 #include "passes/aligned_table.h"
 #include "passes/dense_bias.h"
+#include "passes/distance_value.h"
 #include "passes/element_sums.h"
 #include "passes/gradient_sum.h"
 #include "passes/shared_value.h"
@@ -87,12 +88,10 @@ std::vector<AlignedTile> aligned_tiles(const passes::DecomposedMod& decomposed, 
     return tiles;
 }
 
-ElementSums element_sums(const passes::DecomposedMod& decomposed) {
-    const auto& [mod, parts] = decomposed;
-    const std::vector<ir::NodeId> ids = passes::element_sums(mod, parts);
+ElementSums element_sums(const passes::Mod& mod, const std::vector<ir::NodeId>& ids) {
+    if (is_long(mod, ids)) return {};
     ElementSums sums{.count = static_cast<int>(ids.size()),
-                     .carried = static_cast<int>(passes::carried_by_sums(mod, ids).size()),
-                     .is_long = is_long(mod, ids)};
+                     .carried = static_cast<int>(passes::carried_by_sums(mod, ids).size())};
     for (const ir::NodeId id : ir::reachable(mod.program.graph, ids)) {
         if (mod.program.graph[id].op != ir::Op::read || mod.counters[id] == ir::kNoNode) continue;
         const passes::Place place = passes::place_of_term(mod, id);
@@ -101,6 +100,23 @@ ElementSums element_sums(const passes::DecomposedMod& decomposed) {
         sums.reads_of_elements += place == passes::Place::element;
     }
     return sums;
+}
+
+ElementSums element_sums(const passes::DecomposedMod& decomposed) {
+    return element_sums(decomposed.mod, passes::element_sums(decomposed.mod, decomposed.parts));
+}
+
+// Sums of what a backward's elements compute together.
+ElementSums joint_sums(const passes::Mod& mod) {
+    std::vector<ir::NodeId> roots = {mod.score, mod.d_score};
+    for (const passes::ReadGradient& gradient : mod.gradients) {
+        const bool is_of_diagonals =
+            !gradient.is_weighted && passes::gradient_sum(mod, gradient, passes::fused_sums(mod)) ==
+                                         passes::GradientSum::distance;
+        if (mod.counters[gradient.read] == ir::kNoNode && !is_of_diagonals)
+            roots.push_back(gradient.partial);
+    }
+    return element_sums(mod, passes::element_sums(mod, roots, passes::distance_values(mod)));
 }
 
 PlainTerms plain_terms(const passes::DecomposedMod& decomposed) {
@@ -324,6 +340,7 @@ KernelRequest Program::forward_request(KernelRequest request) const {
 KernelRequest Program::backward_request(KernelRequest request) const {
     request.kind = KernelKind::backward_fused;
     if (mod_.d_score == ir::kNoNode) return request;
+    request.sums = joint_sums(mod_);
     request.bias = dense_bias(mod_);
     request.gradients = buffer_gradients(mod_);
     std::vector<ir::NodeId> roots = {mod_.score, mod_.d_score};

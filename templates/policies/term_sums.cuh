@@ -1,5 +1,5 @@
 // Policy of gradients of the terms of sums, which Hopper's backward adds up over a tile for one
-// term after another, as it does the sums themselves.
+// term after another, as it does the sums themselves (ElementSums).
 #pragma once
 
 namespace defaults {
@@ -9,20 +9,13 @@ enum class TermPlace { head, query, key, element };
 
 struct TermSums {
     static constexpr bool kExist = false;
-    static constexpr int kCarried = 0; // values of an element that enter terms
-    static constexpr int kTotals = 0;  // sums of an element
     // Words in which a warp keeps the sums of heads and keys until the queries of a head have
     // passed; 0 if each tile's go to memory.
     static constexpr int kWords = 0;
     // A program that has such gradients has these, too:
     //
-    // enter(at, score, carried): stores what enters the terms of an element;
-    // joint(at, score, totals): mod::joint() by the element's sums;
-    // visit_totals(visit): calls visit(terms) for the sums of each counter, with a type that has
-    //     kSums, kFirst: their number, and the index of the first one's total;
-    //     Counter, first(at), end(at): the counter's type and range;
-    //     parts(at, carried, counter): the term of each.
-    // visit(visit): calls visit(terms) for the learned reads in the terms of each counter, with
+    // visit(visit): calls visit(terms) for the learned reads in the terms of each counter, with a
+    //     type that has
     //     kReads, kCount: numbers of reads, and of terms (0: not known);
     //     kFirstWord: of the words of their sums;
     //     Counter, first(at), end(at);

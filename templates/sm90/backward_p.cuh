@@ -61,16 +61,19 @@ class ModifiedP : public PlainP {
 
     __device__ void compute(Scores& scores, Fragments&, int& tile_query,
                             const RowStatistics& statistics) const {
+        SumsAtOnce sums;
 #pragma unroll
         for (int pair = 0; pair < kQueries / 2; ++pair) {
             if (ends_before(pair, tile_query)) break;
             tile_query = again_for(pair, tile_query);
+            find_sums(sums, tile_query, pair, [&](int i) { return scores[i] * attention_.scale; });
             PairReads reads;
             load(reads, pair);
 #pragma unroll
-            for (int side = 0; side < 2; ++side)
-                visit(tile_query, 2 * pair + side, reads, [&](int, int i, const mod::At& at) {
-                    scores[i] = mod::joint(at, scores[i] * attention_.scale).score;
+            for (int j = 2 * pair; j < 2 * pair + 2; ++j)
+                visit(tile_query, j, reads, [&](int key, int i, const mod::At& at) {
+                    scores[i] =
+                        mod::joint(sums.given(at, key, j), scores[i] * attention_.scale).score;
                 });
         }
         exponentiate(scores, statistics, kLog2E);
@@ -123,10 +126,12 @@ class FoldedP : public TileElements {
     template <typename Reference, typename First>
     __device__ void fold(Scores& scores, Fragments& p, int& tile_query,
                          const RowStatistics& statistics, First first) const {
+        SumsAtOnce sums;
 #pragma unroll
         for (int pair = 0; pair < kQueries / 2; ++pair) {
             if (ends_before(pair, tile_query)) break;
             tile_query = again_for(pair, tile_query);
+            find_sums(sums, tile_query, pair, [&](int i) { return scores[i] * attention_.scale; });
             const int query = first(pair);
             float lse_log2[2], even[2];
             Reference references;
@@ -137,7 +142,8 @@ class FoldedP : public TileElements {
 #pragma unroll
             for (int side = 0; side < 2; ++side)
                 visit(tile_query, 2 * pair + side, reads, [&](int key, int i, const mod::At& at) {
-                    const mod::Joint joint = mod::joint(at, scores[i] * attention_.scale);
+                    const mod::Joint joint = mod::joint(sums.given(at, key, 2 * pair + side),
+                                                        scores[i] * attention_.scale);
                     const float p_value =
                         p_of(references.relative(joint.score, side), lse_log2[side]);
                     // A weight of zero gives zero, even if the derivative is infinite or NaN.

@@ -92,6 +92,7 @@ class GradientsOfPositions : public GradientsOfP {
     __device__ void finish(Scores& d_scores, int tile_query, GradientSums& sums,
                            QuerySums& query_sums) const {
         PairReads reads;
+        SumsAtOnce pair_sums;
         sums.use_weighted(weighted_tile());
 #pragma unroll
         for (int j = 0; j < kQueries; ++j) {
@@ -101,10 +102,11 @@ class GradientsOfPositions : public GradientsOfP {
                     break;
                 }
                 tile_query = again_for(j / 2, tile_query);
+                find_sums<kHoldsBiases>(pair_sums, tile_query, j / 2, [](int) { return 0; });
                 load<kHoldsBiases>(reads, j / 2);
             }
             visit(tile_query, j, reads, [&](int key, int i, const mod::At& at) {
-                const mod::Joint joint = mod::joint(at, 0);
+                const mod::Joint joint = mod::joint(pair_sums.given(at, key, j), 0);
                 const float d_modified = d_scores[i];
                 add_gradients(at, joint, d_modified, key, j, sums, query_sums);
                 d_scores[i] = Derivative::d_score(d_modified, joint);
@@ -122,33 +124,15 @@ class GradientsOfScores : public GradientsOfP {
                                      Fragments& d_scores, int tile_query,
                                      const RowStatistics& statistics, GradientSums& sums,
                                      QuerySums& query_sums) const {
-        EachEvaluation each;
-        compute(scores, dp, p, d_scores, tile_query, statistics, sums, query_sums, each);
-    }
-
-  protected:
-    // How elements are evaluated: one after the other.
-    struct EachEvaluation {
-        __device__ void start(int pair, const Scores& scores) {}
-        __device__ mod::Joint joint(const mod::At& at, float score, int key, int j) {
-            return mod::joint(at, score);
-        }
-        __device__ void keep(int i, float d_modified) {}
-    };
-    // start() is called before the elements of a pair of queries, keep() with what each leaves.
-    template <typename Evaluation>
-    __device__ void compute(const Scores& scores, const Scores& dp, Fragments& p,
-                            Fragments& d_scores, int tile_query, const RowStatistics& statistics,
-                            GradientSums& sums, QuerySums& query_sums, Evaluation& each) const {
         unsigned visible[2] = {~0u, ~0u};
         const bool hides = hides_any(tile_query);
         if (hides) find(visible, tile_query);
         if (mod::ScoreDerivative::kIsHiddenByMaskAlone && !hides)
             change_all<true>(scores, dp, p, d_scores, tile_query, statistics, visible, sums,
-                             query_sums, each);
+                             query_sums);
         else
             change_all<false>(scores, dp, p, d_scores, tile_query, statistics, visible, sums,
-                              query_sums, each);
+                              query_sums);
         query_sums.exchange_early();
     }
 
@@ -163,17 +147,19 @@ class GradientsOfScores : public GradientsOfP {
         return tile_query + (fragment & never_negative >> 31);
     }
     // kSeesAll: nothing is hidden, nor does a weight of zero meet what is infinite or NaN.
-    template <bool kSeesAll, typename Evaluation>
+    template <bool kSeesAll>
     __device__ void change_all(const Scores& scores, const Scores& dp, Fragments& p,
                                Fragments& d_scores, int tile_query, const RowStatistics& statistics,
                                const unsigned (&visible)[2], GradientSums& sums,
-                               QuerySums& query_sums, Evaluation& each) const {
+                               QuerySums& query_sums) const {
+        SumsAtOnce pair_sums;
         sums.use_weighted(weighted_tile());
 #pragma unroll
         for (int pair = 0; pair < kQueries / 2; ++pair) {
             tile_query = again_for(pair, tile_query);
             if constexpr (kHasWeightedTile) tile_query = after(d_scores, pair, tile_query);
-            each.start(pair, scores);
+            find_sums(pair_sums, tile_query, pair,
+                      [&](int i) { return scores[i] * attention_.scale; });
             float lse_log2[2], reference[2], delta[2], even[2], d_even[2];
             statistics.load(kRowLseLog2, first_query(), pair, lse_log2);
             statistics.load(kRowReference, first_query(), pair, reference);
@@ -184,13 +170,14 @@ class GradientsOfScores : public GradientsOfP {
             for (int side = 0; side < 2; ++side) {
                 const int j = 2 * pair + side;
                 visit(tile_query, j, reads, [&](int key, int i, const mod::At& at) {
-                    const mod::Joint joint = each.joint(at, scores[i] * attention_.scale, key, j);
+                    const mod::Joint joint = mod::joint(pair_sums.given(at, key, j),
+                                                        scores[i] * attention_.scale);
                     float p_value = p_of(joint.score - reference[side], lse_log2[side]);
                     if (!kSeesAll && !(visible[key] >> j & 1)) p_value = 0;
                     float d_modified = p_value * (dp[i] - delta[side]);
                     if (!kSeesAll && p_value == 0) d_modified = 0;
                     add_gradients<kSeesAll>(at, joint, d_modified, key, j, sums, query_sums);
-                    each.keep(i, d_modified);
+                    sums.terms.keep(i, pair_sums, key, j, d_modified);
                     gather(p, even, p_value, key, i);
                     const float d_score =
                         !kSeesAll && d_modified == 0 ? 0 : d_modified * joint.d_score;
@@ -203,9 +190,8 @@ class GradientsOfScores : public GradientsOfP {
 };
 
 // The same, with gradients of the terms of sums. They are added up when the products have been
-// issued: before, P and dS take registers. The sums themselves are computed for some elements at
-// once.
-template <typename Policy> class GradientsOfTerms : public GradientsOfScores {
+// issued: before, P and dS take registers.
+class GradientsOfTerms : public GradientsOfScores {
   public:
     __device__ GradientsOfTerms(const KernelArguments& attention, const mod::Arguments& arguments,
                                 const HeadPlace& place, TileLength length, int tile_key,
@@ -214,13 +200,6 @@ template <typename Policy> class GradientsOfTerms : public GradientsOfScores {
         TermWords::clear();
     }
 
-    __device__ void compute_p_and_ds(const Scores& scores, const Scores& dp, Fragments& p,
-                                     Fragments& d_scores, int tile_query,
-                                     const RowStatistics& statistics, GradientSums& sums,
-                                     QuerySums& query_sums) const {
-        TogetherEvaluation together{*this, tile_query, sums.terms};
-        compute(scores, dp, p, d_scores, tile_query, statistics, sums, query_sums, together);
-    }
     __device__ void finish_tile(const GradientSums& sums, int tile_query) const {
         sum_terms(sums.terms, OfTile{*this, tile_query});
     }
@@ -249,48 +228,9 @@ template <typename Policy> class GradientsOfTerms : public GradientsOfScores {
             sm90::visit_query(of.arguments_, of.place_, of.length_, tile_query + query, visit_at);
         }
     };
-
-    // Evaluates the elements of some pairs of queries together.
-    struct TogetherEvaluation {
-        static constexpr int kPairs = kQueries / 2 < 4 ? kQueries / 2 : 4;
-
-        const GradientsOfTerms& of;
-        const int tile_query;
-        TermElements& kept;
-        TermTotals<Policy, 4 * kPairs> totals;
-
-        __device__ void start(int pair, const Scores& scores) {
-            if (pair % kPairs != 0) return;
-#pragma unroll
-            for (int j = 2 * pair; j < 2 * (pair + kPairs); ++j) {
-                PairReads reads;
-                of.load(reads, j / 2);
-                of.visit(tile_query, j, reads, [&](int, int i, const mod::At& at) {
-                    float carried[TermElements::kSlots];
-                    Policy::enter(at, scores[i] * of.attention_.scale, carried);
-                    kept.keep(i, carried);
-                });
-            }
-            const mod::Row none{};
-            totals.compute(kept, of.at_key(none, 0), [&](auto visit_element) {
-#pragma unroll
-                for (int j = 2 * pair; j < 2 * (pair + kPairs); ++j)
-                    of.visit(tile_query, j, PairReads{}, [&](int key, int i, const mod::At& at) {
-                        visit_element(place(key, j), i, at);
-                    });
-            });
-        }
-        __device__ mod::Joint joint(const mod::At& at, float score, int key, int j) const {
-            return Policy::joint(at, score, totals.of[place(key, j)]);
-        }
-        __device__ void keep(int i, float d_modified) { kept.d_modified[i] = d_modified; }
-
-      private:
-        static __device__ int place(int key, int j) { return 2 * (j % (2 * kPairs)) + key; }
-    };
 };
 
-using ScoreGradients = Select<mod::TermSums::kExist, GradientsOfTerms<mod::TermSums>,
+using ScoreGradients = Select<mod::TermSums::kExist, GradientsOfTerms,
                               Select<kAtOnce, GradientsOfScores,
                                      Select<kFolds || (!mod::ReadGradients::kComeFromElements &&
                                                        mod::ScoreDerivative::kIsOne),

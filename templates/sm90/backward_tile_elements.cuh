@@ -12,6 +12,7 @@
 #include "sm90/backward_layout.cuh"
 #include "sm90/backward_row_statistics.cuh"
 #include "sm90/key_columns.cuh"
+#include "sm90/pair_sums.cuh"
 #include "sm90/visible_queries.cuh"
 
 namespace sm90 {
@@ -207,6 +208,36 @@ class TileElements : protected Select<kHasWeightedTile, StageOfWeighted, NoStage
             visit_element(key, accumulator(key, j),
                           element(row, key, q, first, j, reads.staged[j % 2][key],
                                   reads.biases.of[j % 2][key]));
+    }
+
+    // Finds sums of this pair of queries' elements, and of further ones, if they are found at once.
+    // score_of(i): the score of an accumulator.
+    template <bool kReadsBias = true, typename Sums, typename ScoreOf>
+    __device__ void find_sums(Sums& sums, int tile_query, int pair, ScoreOf score_of) const {
+        if constexpr (mod::ElementSums::kElements > 0) {
+            const auto visit_pair = [&](int of, const PairReads& reads, auto visit_element) {
+#pragma unroll
+                for (int j = 2 * of; j < 2 * of + 2; ++j)
+                    visit(tile_query, j, reads, [&](int key, int i, const mod::At& at) {
+                        visit_element(key, j, i, at);
+                    });
+            };
+            const mod::Row none{};
+            sums.find(
+                at_key(none, 0), pair,
+                [&](int of, auto visit_element) {
+                    PairReads reads;
+                    load<kReadsBias>(reads, of);
+                    visit_pair(of, reads, [&](int key, int j, int i, const mod::At& at) {
+                        visit_element(key, j, at, score_of(i));
+                    });
+                },
+                [&](int of, auto visit_element) {
+                    visit_pair(of, PairReads{}, [&](int key, int j, int, const mod::At& at) {
+                        visit_element(key, j, at);
+                    });
+                });
+        }
     }
 
     const AttentionArguments& attention_;

@@ -27,7 +27,7 @@ template <int kCarried, int kCount> struct CarriedValues {
     }
 };
 
-// The sums of kCount elements. Policy has kTotals and visit_totals(), as mod::TermSums.
+// The sums of kCount elements. Policy has kTotals and visit_totals(), as mod::ElementSums.
 template <typename Policy, int kCount> struct TermTotals {
     float of[kCount][Policy::kTotals + 1];
 

@@ -1,7 +1,8 @@
-// Sums that Hopper's forward computes for some elements of a thread at once: random members.
+// Sums that Hopper's kernels compute for some elements of a thread at once: random members.
 #include <doctest/doctest.h>
 
 #include <array>
+#include <string>
 
 #include "api/hopper_check.h"
 #include "term_program.h"
@@ -11,9 +12,10 @@ using flexc::test::Case;
 
 namespace {
 
-Case random_case(test::Random& random) {
+// learned: of test::sum_program().
+Case random_case(test::Random& random, const std::string& learned = "") {
     const std::array types = {"f32", "f32", "bf16", "f16"};
-    Case one = {.text = test::sum_program(random, random.pick(types)),
+    Case one = {.text = test::sum_program(random, random.pick(types), learned),
                 .batch = 2,
                 .heads = 4,
                 .backward = false};
@@ -39,6 +41,18 @@ TEST_CASE("sums for some elements at once are what float64 gives" * doctest::ski
     test::Random random(test::seed_of_members());
     for (int i = 0; i < 24; ++i)
         test::check_on_hopper(random_case(random));
+}
+
+TEST_CASE("gradients through sums for some elements at once are what float64 gives" *
+          doctest::skip()) {
+    test::Random random(test::seed_of_members());
+    for (int i = 0; i < 12; ++i) {
+        Case one = random_case(random, i % 3 == 0 ? " grad" : "");
+        one.backward = true;
+        one.with_d_lse = random.chance(30);
+        one.deterministic = random.chance(20);
+        test::check_on_hopper(one);
+    }
 }
 
 TEST_SUITE_END();

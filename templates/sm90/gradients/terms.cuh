@@ -15,13 +15,25 @@ namespace sm90 {
 template <> struct SumOf<mod::Sum::terms> : NoSum {};
 
 // A thread's elements of a tile: by accumulator, d loss / d (modified score) and what enters terms.
-struct TermElements : CarriedValues<mod::TermSums::kCarried, kScoreQueries / 2> {
-    static constexpr int kCount = kScoreQueries / 2;
+class TermElements : public CarriedValues<mod::ElementSums::kCarried, kScoreQueries / 2> {
+  public:
+    // Sums has what enters the terms of the element, of the thread's j-th query.
+    template <typename Sums>
+    __device__ void keep(int i, const Sums& sums, int key, int j, float d_modified) {
+        float values[kSlots];
+        sums.load(key, j, values);
+        CarriedValues::keep(i, values);
+        d_modified_[i] = d_modified;
+    }
+    __device__ float d_modified(int i) const { return d_modified_[i]; }
 
-    float d_modified[kCount];
+  private:
+    float d_modified_[kScoreQueries / 2];
 };
 
-struct NoTermElements {};
+struct NoTermElements {
+    template <typename Sums> __device__ void keep(int, const Sums&, int, int, float) {}
+};
 
 // The reads of a sum's terms, sorted by the place of their sums.
 template <typename Terms> struct TermReads {
@@ -208,7 +220,7 @@ template <typename Terms, typename Elements> class TermSummation {
     template <bool kChecks> __device__ Sum of_term(Counter counter) const {
         Sum sum;
         elements_.visit_tile([&](int key, int j, int i, const mod::At& at) {
-            const float d_modified = kept_.d_modified[i];
+            const float d_modified = kept_.d_modified(i);
             if (kChecks && d_modified == 0) return;
             float carried[TermElements::kSlots];
             kept_.load(i, carried);
@@ -280,8 +292,8 @@ template <typename Terms, typename Elements> class TermSummation {
     const Elements& elements_;
 };
 
-template <typename Elements>
-__device__ inline void sum_terms(const TermElements& kept, const Elements& elements) {
+template <typename Kept, typename Elements>
+__device__ inline void sum_terms(const Kept& kept, const Elements& elements) {
     mod::TermSums::visit(
         [&](auto terms) { TermSummation<decltype(terms), Elements>(kept, elements).sum_all(); });
 }

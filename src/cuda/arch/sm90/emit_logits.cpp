@@ -227,24 +227,19 @@ std::string emit_sums(const Layout& layout, const std::vector<NodeId>& sums, int
                       bool has_tables, const std::function<Body(TableReads)>& body_of) {
     if (sums.empty()) return "";
     const std::vector<NodeId> given = passes::carried_by_sums(layout.mod(), sums);
-    Policy policy("ElementSums");
-    policy.constant("kElements", elements);
-    policy.constant("kCarried", static_cast<int>(given.size()));
-    policy.constant("kTotals", static_cast<int>(sums.size()));
+    std::string functions;
     const auto enter = [&](const std::string& prefix, TableReads reads) {
         Body body = body_of(reads);
         fill_enter(body, given);
-        policy.function("void " + prefix + "enter(const At& at, float score, float* carried)",
-                        body);
+        functions += member_function(
+            "void " + prefix + "enter(const At& at, float score, float* carried)", body);
     };
     enter("", TableReads::memory);
     if (has_tables)
         for (const TableReads reads :
              {TableReads::staged, TableReads::conditional, TableReads::checked})
             enter(std::string(name(reads)) + "_", reads);
-    const TotalsText totals = emit_totals(layout, sums, given);
-    policy.member(totals.visit);
-    return totals.types + policy.text();
+    return emit_element_sums(layout, sums, given, elements, functions);
 }
 
 } // namespace
@@ -312,7 +307,7 @@ std::string emit_logit_functions(const Layout& layout, const plan::KernelConfig&
                               TableReads reads = TableReads::memory, bool guesses_logs = false) {
         Body body = parameter.empty() ? Body(layout, passes::Place::element, "at.")
                                       : element_body(reads, guesses_logs, parameter);
-        if (!parameter.empty()) provide_totals(body, sums, "at.sums");
+        if (!parameter.empty()) provide_totals(body, sums);
         if (value != kNoNode && (value == parts.quotient_addend || value == parts.remainder_addend))
             body.read_without_branches();
         if (value != kNoNode) body.compute({value});

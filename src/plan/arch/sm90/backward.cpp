@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "plan/arch/sm90/element_sums.h"
 #include "plan/arch/sm90/sm90.h"
 #include "plan/work.h"
 #include "support/text.h"
@@ -130,18 +131,35 @@ bool writes_scores_once(const KernelRequest& request) {
     return request.work.copied_instructions > (is_short ? kMostWhereShort : kMost);
 }
 
-bool suits(const KernelRequest& request, const FusedTile& tile) {
-    if (shares_keys(request)) return tile.query_tile == kRowBlock;
-    // Of a thread: two tiles of scores, dk and dv. The rest of its 240 registers is for fragments
-    // and the mod.
-    constexpr int kMostAccumulators = 192;
+// Returns the accumulators of a thread: two tiles of scores, dk and dv.
+int accumulators_of(const KernelRequest& request, const FusedTile& tile) {
     const int of_inputs =
         (padded_columns(request.head_dim) + padded_columns(request.head_dim_v)) / 2;
-    const int accumulators = tile.query_tile + (request.gradients.are_alone ? 0 : of_inputs);
+    return tile.query_tile + (request.gradients.are_alone ? 0 : of_inputs);
+}
+
+// Returns how many elements have their sums computed at once. Where gradients of terms are summed,
+// what enters the terms of all elements of a tile is kept in any case.
+int elements_at_once(const KernelRequest& request, const FusedTile& tile) {
+    if (request.gradients.by_terms) return kMostSumElements;
+    constexpr int kRegisters = 218; // of a thread, for accumulators and sums
+    // P is packed beside its product with derivatives.
+    const int fragments = request.folds_derivative() ? tile.query_tile / 4 : 0;
+    const int of_warpgroup = accumulators_of(request, tile) + fragments;
+    return sum_elements_of_keys(request.sums,
+                                kRegisters - of_warpgroup / (shares_keys(request) ? 2 : 1));
+}
+
+bool suits(const KernelRequest& request, const FusedTile& tile) {
+    if (shares_keys(request)) return tile.query_tile == kRowBlock;
+    // The rest of a thread's 240 registers is for fragments and the mod.
+    constexpr int kMostAccumulators = 192;
     // A tile of 128 queries needs rows of at most 64 columns, because a warpgroup's piece of dq is
     // 64 columns, or 64 of 128 rows. It is not used in these cases either:
     // - If elements are added one by one, or wait in registers for the terms of sums, these spill,
     //   and a compile takes up to a minute.
+    // - Loops over the terms of sums, which take longer than products, have registers for more
+    //   elements at once beside a shorter tile.
     // - With a derivative of each score, P would fit in 16 bits only.
     // - Sums over distances would need registers that the warps beside the MMAs do not have.
     // - The text of a large program with long code for each element would be twice as long.
@@ -151,15 +169,17 @@ bool suits(const KernelRequest& request, const FusedTile& tile) {
     const bool computes_from_rows = request.has_score_mod && !request.mask.has_block_mask &&
                                     request.derivative.computes_rows &&
                                     request.work.element_instructions > kMostFromRows;
+    const bool has_sums = request.sums.count != 0 || request.gradients.by_terms;
     if (tile.query_tile == 2 * kRowBlock &&
-        (request.head_dim > 64 || request.gradients.by_element || request.gradients.by_terms ||
+        (request.head_dim > 64 || request.gradients.by_element || has_sums ||
          request.derivative.uses_score || computes_from_rows ||
          request.gradients.partials_are_wide ||
          (request.work.is_large && writes_scores_once(request)) || request.gradients.by_distance ||
          request.gradients.by_table || request.gradients.grid_places > 0 ||
          request.gradients.by_shift || request.gradients.weighs_distances))
         return false;
-    return accumulators <= kMostAccumulators && fits(request, shape_of(request, tile));
+    return accumulators_of(request, tile) <= kMostAccumulators &&
+           fits(request, shape_of(request, tile));
 }
 
 // Returns the best tile that copies dense biases or adds their gradients; nothing if none fits.
@@ -419,6 +439,7 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
     config.sums.sums_shifts = request.gradients.by_shift;
     config.storage = tile.storage;
     config.storage.query_sums = shape.query_sums;
+    config.sum_elements = elements_at_once(request, tile);
     config.has_block_mask = request.mask.has_block_mask;
     const bool is_last = at + 1 == all.size();
     // A few spilled words cost some percent, and the generic kernel has half the speed, unless
@@ -504,6 +525,8 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
     if (request.gradients.by_terms)
         config.reason += tile.storage.term_words > 0 ? ", gradients of terms in shared memory"
                                                      : ", gradients of terms once a tile";
+    if (config.sum_elements != 0 && !request.gradients.by_terms)
+        config.reason += formatted(", sums of {} elements at once", config.sum_elements);
     if (shape.key_width != 0)
         config.reason += formatted(", a 2-D key index of {} columns", shape.key_width);
     if (tile.storage.bias_stages > 0) config.reason += "; biases through shared memory";
@@ -583,10 +606,19 @@ KernelConfig fold_kernel(const passes::TileSums& of_main) {
 bool shares_keys_between_warpgroups(const KernelRequest& request) { return shares_keys(request); }
 
 std::vector<KernelConfig> backward_candidates(const KernelRequest& request) {
-    const std::vector<FusedTile> all = fused_tiles(request);
     std::vector<KernelConfig> candidates;
-    for (std::size_t at = 0; at < all.size(); ++at)
-        candidates.push_back(fused(request, all, at));
+    const auto add_tiles = [&](const KernelRequest& of) {
+        const std::vector<FusedTile> all = fused_tiles(of);
+        for (std::size_t at = 0; at < all.size(); ++at)
+            candidates.push_back(fused(of, all, at));
+    };
+    add_tiles(request);
+    if (request.sums.count != 0 && !request.gradients.by_terms) {
+        // If these spill too much, each element has loops of its own.
+        KernelRequest one_by_one = request;
+        one_by_one.sums = {};
+        add_tiles(one_by_one);
+    }
     return candidates;
 }
 

@@ -127,8 +127,7 @@ passes::TabulatedValues staged_values(const KernelRequest& request, Reads reads)
 }
 
 ElementSums sums_of(const KernelRequest& request, Reads reads) {
-    const ElementSums sums = terms_of(request, reads).sums;
-    return sums.is_long ? ElementSums{} : sums;
+    return terms_of(request, reads).sums;
 }
 
 int kind_columns(int kinds) { return kinds <= 8 ? 8 : padded_columns(kinds); }

@@ -78,8 +78,7 @@ passes::TabulatedValues staged_values(const KernelRequest& request, Reads reads)
 // outputs, only if there is a copied bias; otherwise the generic kernel is faster.
 bool computes_in_parts(const KernelRequest& request, Reads reads);
 
-// Sums that are computed for some elements at once; none if their text is too long to be repeated
-// for these.
+// Sums that are computed for some elements at once.
 ElementSums sums_of(const KernelRequest& request, Reads reads);
 
 // Returns the columns that so many kinds take. A step of the MMAs has two columns for each of eight

@@ -1,9 +1,9 @@
 #include "plan/arch/sm90/forward_memory.h"
 
 #include <algorithm>
-#include <array>
 #include <numeric>
 
+#include "plan/arch/sm90/element_sums.h"
 #include "plan/arch/sm90/sm90.h"
 
 namespace flexc::plan::sm90 {
@@ -94,15 +94,6 @@ int biases(const Choice& choice) {
     return stay ? shape.key_tile / 2 * terms_of(request, reads).bias_bytes / 4 : 0;
 }
 
-// Returns the registers that the loop over the terms of sums takes for so many elements, of two
-// rows.
-int registers_of(const ElementSums& sums, int elements) {
-    constexpr int kOfRead = 3, kRows = 2; // an address and a value
-    return elements * (sums.count + sums.carried + kOfRead * sums.reads_of_elements) +
-           elements / kRows * kOfRead * sums.reads_of_keys +
-           kRows * kOfRead * sums.reads_of_queries;
-}
-
 } // namespace
 
 int TableWords::sum() const { return std::accumulate(of_tables.begin(), of_tables.end(), 0); }
@@ -161,18 +152,11 @@ int accumulator_limit(const Choice& choice) {
 }
 
 int sum_elements(const Choice& choice) {
-    constexpr std::array kNumbers = {16, 8, 4};
     const auto& [request, shape, reads] = choice;
-    const ElementSums sums = sums_of(request, reads);
-    if (sums.count == 0) return 0;
     // Accumulators that start with biases are still scores of the next tile.
     const int freed = terms_of(request, reads).beside.starts ? biases(choice) : 0;
-    const auto have_room = [&](int elements) {
-        return accumulators(choice) - freed + registers_of(sums, elements) <=
-               accumulator_limit(choice);
-    };
-    const auto* const most = std::ranges::find_if(kNumbers, have_room);
-    return most == kNumbers.end() ? kNumbers.back() : *most;
+    return sum_elements_of_rows(sums_of(request, reads),
+                                accumulator_limit(choice) - accumulators(choice) + freed);
 }
 
 } // namespace flexc::plan::sm90
