@@ -328,12 +328,14 @@ class Emitter {
         Body score(layout_, Place::element, "at.");
         set_table_reads(score, reads, false);
         provide_expanded(score, layout_, parts_);
-        provide_totals(score, sums_at_once(mod_, parts_, config_));
         if (parts_.bias_read != ir::kNoNode && !parts_.found())
             score.provide(parts_.bias_read, from_float(layout_, parts_.bias_read, "at.bias"));
-        // Not in a backward, where the references of rows are found without the shared value.
-        if (config_.sequences.shared_value != ir::kNoNode && !is_backward(config_.kind))
-            score.provide(config_.sequences.shared_value, "at.shared_value");
+        // A backward finds the references of rows by it, for single elements, without these.
+        if (!is_backward(config_.kind)) {
+            provide_totals(score, sums_at_once(mod_, parts_, config_));
+            if (config_.sequences.shared_value != ir::kNoNode)
+                score.provide(config_.sequences.shared_value, "at.shared_value");
+        }
         if (has_score_mod()) score.compute({mod_.score});
         score.line("return " + (has_score_mod() ? unbracketed(score.text(mod_.score)) : "score") +
                    ";");

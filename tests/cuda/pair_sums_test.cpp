@@ -31,8 +31,8 @@ namespace {
 using namespace flexc;
 
 // values: of each element of a warp's 16 keys, [query][key][score, dense bias]; joint: [query][key]
-// [score, d_score, partials]. expanded: values of each of `distances` distances, of which the one
-// in the middle is 0.
+// [score, d_score, the score of the element alone, partials]. expanded: values of each of
+// `distances` distances, of which the one in the middle is 0.
 using Function = void(const std::uint64_t* words, const ::sm90::KernelArguments*, int head,
                       int tile_query, int first_key, const float* values, const float* expanded,
                       int distances, float* joint);
@@ -87,10 +87,11 @@ extern "C" void run(const unsigned long long* words, const KernelArguments* atte
                 [&](int one, auto visit) { visit_pair(one, false, visit); });
             visit_pair(pair, true, [&](int k, int j, const mod::At& at) {
                 const mod::Joint joint = mod::joint(sums.given(at, k, j), score(j, k));
-                float* const to = of_elements + (2 + mod::kGradients) * (query(j) * 16 + key(k));
+                float* const to = of_elements + (3 + mod::kGradients) * (query(j) * 16 + key(k));
                 to[0] = joint.score;
                 to[1] = joint.d_score;
-                for (int i = 0; i < mod::kGradients; ++i) to[2 + i] = joint.partial[i];
+                to[2] = mod::score(at, score(j, k)); // as references of rows are found
+                for (int i = 0; i < mod::kGradients; ++i) to[3 + i] = joint.partial[i];
             });
         }
     });
@@ -156,7 +157,7 @@ int check(const std::string& text, int head_dim, std::mt19937& random) {
                 expanded.push_back(
                     static_cast<float>(ir::evaluate_real(mod->program, value, of_distance)));
             }
-        const std::size_t slots = 2 + gradients.size();
+        const std::size_t slots = 3 + gradients.size();
         std::vector<float> joint(kElements * slots);
         module.function<Function>("run")(arguments.words(), &attention, place.head,
                                          place.first_query, place.first_key, values.data(),
@@ -170,12 +171,13 @@ int check(const std::string& text, int head_dim, std::mt19937& random) {
                 return std::abs(expected - found) <= 1e-4 * (1 + std::abs(expected));
             };
             const float* const found = &joint[slots * i];
-            wrong += !is_near(mod->score, found[0]) || !is_near(mod->d_score, found[1]);
+            wrong += !is_near(mod->score, found[0]) || !is_near(mod->d_score, found[1]) ||
+                     !is_near(mod->score, found[2]);
             for (std::size_t k = 0; k < gradients.size(); ++k)
                 // Of sums over diagonals, elements compute nothing.
                 wrong += passes::gradient_sum(*mod, gradients[k], config.sums) !=
                              passes::GradientSum::distance &&
-                         !is_near(gradients[k].partial, found[2 + k]);
+                         !is_near(gradients[k].partial, found[3 + k]);
         });
         CHECK(wrong == 0);
     }
