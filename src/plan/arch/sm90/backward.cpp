@@ -473,9 +473,9 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
     };
     const bool is_first = at == 0 || all[at - 1].saving_forms == 0; // of a tile's forms
     const Tolerance tolerances[] = {
-        // The generic kernel, which follows, adds each element's part of each term to memory.
-        {request.gradients.by_terms && (is_last || request.work.is_large),
-         std::numeric_limits<int>::max()},
+        // What waits in registers for the loops over terms spills in every form, and most in those
+        // that save registers. The generic kernel adds each element's part of each term to memory.
+        {request.gradients.by_terms, std::numeric_limits<int>::max()},
         // The computation of an element takes far longer.
         {request.work.is_long && !is_last, kSpillsOfLong},
         // It takes longer, and forms seldom help.
