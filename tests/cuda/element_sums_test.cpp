@@ -20,6 +20,7 @@
 #include "random_program.h"
 #include "replaced.h"
 #include "sm90/arguments.h"
+#include "tabulated_text.h"
 #include "term_program.h"
 #include "warp_logits.h"
 
@@ -33,49 +34,9 @@ using Function = void(const std::uint64_t* words, const ::sm90::KernelArguments*
                       int warp_row, int first_key, const float* biases, float* scores);
 
 constexpr std::string_view kText = R"(
-#include "mod.cuh"
-#include "sm90/expand_distances.cuh"
-#include "sm90/expand_keys.cuh"
 #include "sm90/forward_tables.cuh"
 #include "sm90/logits.cuh"
-using namespace sm90;
 constexpr unsigned kBiases = 1 << 16, kTables = 1 << 17;
-template <typename Expand>
-void expand_all(const KernelArguments& attention, int entries, Expand expand) {
-    for (int block = 0; block < vector_heads(attention) * (entries / kExpandedStep); ++block)
-        for (threadIdx.x = 0; threadIdx.x < kExpandedStep; ++threadIdx.x) expand(block);
-}
-extern "C" long long count_expanded(const KernelArguments* attention, bool keys) {
-    const int heads = vector_heads(*attention);
-    using Vectors = mod::TabulatedVectors;
-    return keys ? heads * Vectors::kByKey * padded(attention->kv_len)
-                : heads * Vectors::kByDistance * Vectors::kDistanceCopies * kEntryFloats *
-                      distance_count(*attention);
-}
-extern "C" void expand(const unsigned long long* words, const KernelArguments* attention) {
-    const mod::Arguments& arguments = *reinterpret_cast<const mod::Arguments*>(words);
-    if (mod::TabulatedVectors::kByDistance > 0)
-        expand_all(*attention, distance_count(*attention), [&](int block) {
-            expand_distances(*attention, arguments, block, DistanceUnits{attention->scale});
-        });
-    if (mod::TabulatedVectors::kByKey > 0)
-        expand_all(*attention, padded(attention->kv_len),
-                   [&](int block) { expand_keys(*attention, arguments, block); });
-}
-// As TMA does, to the start of shared memory.
-void copy_tabulated(const KernelArguments& attention, int head, int first_row, int first_key) {
-    unsigned char* to = memory_of_block;
-    for (int i = 0; i < mod::TabulatedVectors::kByKey; ++i, to += kTabulatedSlices.key_bytes)
-        std::memcpy(to, key_vector(attention, head, i) + first_key, kTabulatedSlices.key_bytes);
-    const int first = first_distance_entry(attention, first_row, first_key);
-    constexpr int kCopies = mod::TabulatedVectors::kDistanceCopies;
-    for (int i = 0; i < mod::TabulatedVectors::kByDistance;
-         ++i, to += kTabulatedSlices.distance_bytes)
-        for (int copy = 0; copy < kCopies; ++copy)
-            std::memcpy(to + 4 * copy * kTabulatedSlices.twin,
-                        distance_vector(attention, head, kCopies * i + copy) + first,
-                        4 * kTabulatedSlices.distances);
-}
 void copy_biases(const float* biases) {
     if constexpr (kReadsBias)
         for (int row = 0; row < 16; ++row)
@@ -92,8 +53,7 @@ extern "C" void run(const unsigned long long* words, const KernelArguments* atte
             for (int thread = 0; thread < kTableThreads; ++thread)
                 copy_tables(at, true, 0, 0, kTables, 1 / attention->scale, thread);
     });
-    copy_tabulated(*attention, vector_head(*attention, place.b, place.h),
-                   warp_row / mod::kQueryTile * mod::kQueryTile, first_key);
+    copy_tabulated(*attention, head, warp_row / mod::kQueryTile * mod::kQueryTile, first_key);
     copy_biases(biases);
     first_of_tables = kTables;
     end_of_tables = sizeof memory_of_block;
@@ -170,7 +130,7 @@ int check(const std::string& text, int head_dim, std::mt19937& random) {
     // What is added for rows of a 2-D key index is computed elsewhere.
     if (kernel.config.sum_elements == 0 || forward->sizes.index_2d_rows != 0) return 0;
     REQUIRE_FALSE(forward->sizes.multiplies_key_addend);
-    const test::HostModule module(std::string(kText),
+    const test::HostModule module(std::string(test::kTabulatedText).append(kText),
                                   cuda::emit_mod(kernel.decomposed.mod, kernel.decomposed.parts,
                                                  kernel.config, {.dtype = options.dtype}));
     for (int round = 0; round < 3; ++round) {
@@ -179,17 +139,7 @@ int check(const std::string& text, int head_dim, std::mt19937& random) {
         ir::Environment at = test::environment_of(attention, head_dim);
         const test::RandomData data(mod->program, at, random);
         const test::HostArguments arguments(kernel.decomposed.mod, at);
-        const auto expanded = [&](bool keys) {
-            auto* const count =
-                module.function<long long(const ::sm90::KernelArguments*, bool)>("count_expanded");
-            return std::vector<float>(static_cast<std::size_t>(count(&attention, keys)));
-        };
-        std::vector<float> key_values = expanded(true), distance_values = expanded(false);
-        attention.key_values = key_values.data();
-        attention.distance_values = distance_values.data();
-        module.function<void(const std::uint64_t*, const ::sm90::KernelArguments*)>("expand")(
-            arguments.words(), &attention);
-
+        const test::TabulatedValues tabulated(module, arguments, attention);
         const test::WarpProducts products(attention, kernel.config.block.key_tile,
                                           forward->key_step, random);
         const std::vector<float> biases = biases_of(kernel.decomposed, attention, products, at);

@@ -151,13 +151,7 @@ int check(const test::TableProgram& tables, int head_dim, std::mt19937& random) 
                     if (row == infinite / 2 && column == infinite) return INFINITY;
                     return test::random_real(random) * scale;
                 },
-                [&](const passes::ReadGradient& gradient,
-                    const ir::Environment& of_element) -> std::optional<double> {
-                    if (passes::gradient_sum(*mod, gradient, {.sums_tables = true}) !=
-                        passes::GradientSum::table)
-                        return {};
-                    return test::table_factor_at(*mod, gradient, of_element);
-                });
+                test::factor_of_tables(*mod));
             values.insert(values.end(), of_tile.values.begin(), of_tile.values.end());
             for (std::size_t buffer = 0; buffer < gradients.size(); ++buffer)
                 for (std::size_t i = 0; i < gradients[buffer].size(); ++i) {

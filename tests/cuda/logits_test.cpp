@@ -23,6 +23,7 @@
 #include "random_data.h"
 #include "sm90/arguments.h"
 #include "support/text.h"
+#include "tabulated_text.h"
 
 namespace {
 
@@ -41,54 +42,9 @@ using Function = void(const std::uint64_t* words, const sm90::KernelArguments*, 
                       float* references, float* sinks);
 
 constexpr std::string_view kText = R"(
-#include "mod.cuh"
-#include "sm90/expand_distances.cuh"
-#include "sm90/expand_keys.cuh"
 #include "sm90/softmax.cuh"
 #include "sm90/forward_index_2d.cuh"
 #include "sm90/forward_key_addend.cuh"
-using namespace sm90;
-template <typename Expand>
-void expand_all(const sm90::KernelArguments& attention, int entries, Expand expand) {
-    for (int block = 0; block < vector_heads(attention) * (entries / kExpandedStep); ++block)
-        for (threadIdx.x = 0; threadIdx.x < kExpandedStep; ++threadIdx.x) expand(block);
-}
-extern "C" long long count_expanded(const sm90::KernelArguments* attention, bool keys) {
-    const int heads = vector_heads(*attention);
-    using Vectors = mod::TabulatedVectors;
-    const int of_key = Vectors::kByKey - kFirstStagedKey + kOperandFloats * kKeyOperands;
-    return keys ? heads * of_key * padded(attention->kv_len)
-                : heads * Vectors::kByDistance * Vectors::kDistanceCopies * kEntryFloats *
-                      distance_count(*attention);
-}
-extern "C" void expand(const unsigned long long* words, const sm90::KernelArguments* attention) {
-    const mod::Arguments& arguments = *reinterpret_cast<const mod::Arguments*>(words);
-    if (mod::TabulatedVectors::kByDistance > 0)
-        expand_all(*attention, distance_count(*attention), [&](int block) {
-            expand_distances(*attention, arguments, block, DistanceUnits{attention->scale});
-        });
-    if (mod::TabulatedVectors::kByKey > 0)
-        expand_all(*attention, padded(attention->kv_len),
-                   [&](int block) { expand_keys(*attention, arguments, block); });
-}
-// As TMA does, to the start of shared memory.
-void copy_tabulated(const sm90::KernelArguments& attention, int head, int first_row,
-                    int first_key) {
-    unsigned char* to = memory_of_block;
-    const int at = vector_head(attention, head / attention.heads, head % attention.heads);
-    for (int i = kFirstStagedKey; i < mod::TabulatedVectors::kByKey;
-         ++i, to += kTabulatedSlices.key_bytes)
-        std::memcpy(to, key_vector(attention, at, i) + first_key, kTabulatedSlices.key_bytes);
-    const int first = first_distance_entry(attention, first_row, first_key);
-    for (int i = 0; i < mod::TabulatedVectors::kByDistance;
-         ++i, to += kTabulatedSlices.distance_bytes)
-        for (int copy = 0; copy < mod::TabulatedVectors::kDistanceCopies; ++copy)
-            std::memcpy(to + 4 * copy * kTabulatedSlices.twin,
-                        distance_vector(attention, at,
-                                        mod::TabulatedVectors::kDistanceCopies * i + copy) +
-                            kEntryFloats * first,
-                        4 * kEntryFloats * kTabulatedSlices.distances);
-}
 float bf16_at(unsigned from) {
     return __uint_as_float(static_cast<unsigned>(load_shared_half(from)) << 16);
 }
@@ -249,7 +205,7 @@ void check(const Case& one, std::mt19937& random) {
     REQUIRE(plan::sm90::forward_of(config) != nullptr);
     CHECK(config.decomposition.key_width == one.width);
     if (one.width != 0) CHECK(config.block.key_tile % one.width == 0);
-    const test::HostModule module(std::string(kText),
+    const test::HostModule module(std::string(test::kTabulatedText).append(kText),
                                   test::emitted(*mod, config, {.dtype = DType::bf16}));
 
     const int keys = config.block.key_tile, tiles = 2, kv_len = keys + 1 + below(keys);
@@ -268,20 +224,10 @@ void check(const Case& one, std::mt19937& random) {
                 64, 64};
     const test::RandomData data(mod->program, at, random);
     const test::HostArguments arguments(folded.mod, at);
-    using Count = long long(const sm90::KernelArguments*, bool keys);
-    using Expand = void(const std::uint64_t* words, const sm90::KernelArguments*);
-    auto* const count_expanded = module.function<Count>("count_expanded");
-    constexpr float kNever = std::numeric_limits<float>::quiet_NaN();
-    std::vector<float> key_values(static_cast<std::size_t>(count_expanded(&attention, true)),
-                                  kNever);
-    std::vector<float> distance_values(static_cast<std::size_t>(count_expanded(&attention, false)),
-                                       kNever);
-    attention.key_values = key_values.data();
-    attention.distance_values = distance_values.data();
-    module.function<Expand>("expand")(arguments.words(), &attention);
+    const test::TabulatedValues tabulated(module, arguments, attention);
     const auto is_nan = [](float x) { return std::isnan(x); };
-    CHECK(std::ranges::none_of(key_values, is_nan));
-    CHECK(std::ranges::none_of(distance_values, is_nan));
+    CHECK(std::ranges::none_of(tabulated.of_keys, is_nan));
+    CHECK(std::ranges::none_of(tabulated.of_distances, is_nan));
 
     const int head = below(8), warp_row = 16 * below((attention.q_len + 15) / 16);
     const auto count = static_cast<std::size_t>(tiles * kRows * keys);

@@ -7,9 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "d_scores.h"
 #include "draws.h"
 #include "host_arguments.h"
 #include "ir/interp.h"
+#include "passes/gradient_sum.h"
 #include "passes/table_gradient.h"
 
 namespace flexc::test {
@@ -126,6 +128,17 @@ inline std::optional<double> table_factor_at(const passes::Mod& mod,
     return gradient.sum_factor == ir::kNoNode
                ? passes::table_factor(mod, gradient)
                : ir::evaluate_real(mod.program, gradient.sum_factor, at);
+}
+
+// The same of the reads whose gradients are summed as those of tables.
+inline FactorOfRead factor_of_tables(const passes::Mod& mod) {
+    return [&mod](const passes::ReadGradient& gradient,
+                  const ir::Environment& at) -> std::optional<double> {
+        if (passes::gradient_sum(mod, gradient, {.sums_tables = true}) !=
+            passes::GradientSum::table)
+            return {};
+        return table_factor_at(mod, gradient, at);
+    };
 }
 
 // How far a sum may be from the truth: parts of the largest dS for each term and for some more, and

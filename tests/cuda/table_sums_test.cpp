@@ -119,13 +119,7 @@ int check(const test::TableProgram& tables, int head_dim, std::mt19937& random) 
                 if (row == infinite / 2 && column == infinite) return INFINITY;
                 return test::random_real(random) * tables.scale;
             },
-            [&](const passes::ReadGradient& gradient,
-                const ir::Environment& of_element) -> std::optional<double> {
-                if (passes::gradient_sum(*mod, gradient, {.sums_tables = true}) !=
-                    passes::GradientSum::table)
-                    return {};
-                return test::table_factor_at(*mod, gradient, of_element);
-            });
+            test::factor_of_tables(*mod));
         CHECK(module.function<Function>("run")(arguments.words(), &attention, place.head,
                                                place.first_query, place.first_key,
                                                tile.values.data()));
