@@ -35,7 +35,7 @@ template <typename Policy> class ColumnSums {
             totals_.compute(kept, at, [&](auto visit) {
                 visit_columns(j, [&](int i) {
                     elements.visit_element(first_key, j + i, [&](int r, const mod::At& at_element) {
-                        visit(2 * i + r, 2 * i + r, at_element);
+                        visit(2 * i + r, at_element);
                     });
                 });
             });

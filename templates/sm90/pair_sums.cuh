@@ -31,7 +31,7 @@ template <typename Policy> class PairSums {
         totals_.compute(kept_, at, [&](auto visit) {
             visit_pairs(pair, [&](int one) {
                 visit_pair(one, [&](int key, int j, const mod::At& at_element) {
-                    visit(place(key, j), place(key, j), at_element);
+                    visit(place(key, j), at_element);
                 });
             });
         });

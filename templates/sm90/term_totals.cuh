@@ -31,10 +31,11 @@ template <int kCarried, int kCount> struct CarriedValues {
 template <typename Policy, int kCount> struct TermTotals {
     float of[kCount][Policy::kTotals + 1];
 
-    // visit_elements(visit) calls visit(which, i, at) for each of them; i: its number among `kept`,
-    // which is of CarriedValues. at: of the head.
-    template <typename Kept, typename VisitElements>
-    __device__ void compute(const Kept& kept, const mod::At& at, VisitElements visit_elements) {
+    // kept: what enters the terms of each. at: of the head. visit_elements(visit) calls
+    // visit(which, at) for each of them.
+    template <typename VisitElements>
+    __device__ void compute(const CarriedValues<Policy::kCarried, kCount>& kept, const mod::At& at,
+                            VisitElements visit_elements) {
         Policy::visit_totals([&](auto terms) {
             using Terms = decltype(terms);
             static_for<Terms::kSums>([&](auto sum) {
@@ -45,9 +46,9 @@ template <typename Policy, int kCount> struct TermTotals {
             const typename Terms::Counter end = Terms::end(at);
 #pragma unroll 1
             for (typename Terms::Counter counter = Terms::first(at); counter < end; ++counter)
-                visit_elements([&](int which, int i, const mod::At& at_element) {
-                    float carried[Kept::kSlots];
-                    kept.load(i, carried);
+                visit_elements([&](int which, const mod::At& at_element) {
+                    float carried[Policy::kCarried + 1];
+                    kept.load(which, carried);
                     const auto parts = Terms::parts(at_element, carried, counter);
                     static_for<Terms::kSums>([&](auto sum) {
                         constexpr int kSum = decltype(sum)::kValue;

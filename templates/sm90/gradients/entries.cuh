@@ -9,6 +9,7 @@
 
 #include "common/fixed_point.cuh"
 #include "common/select.h"
+#include "common/static_for.cuh"
 #include "common/table_sums.cuh"
 #include "sm90/backward_fragments.cuh"
 #include "sm90/gradients/sum.cuh"
@@ -22,15 +23,6 @@ template <int kTable> constexpr __device__ int entries_before() {
         return 0;
     else
         return entries_before<kTable - 1>() + mod::TableGradient<kTable - 1>::kEntries;
-}
-template <int kIndex> struct SummedTable {
-    static constexpr int kValue = kIndex;
-};
-template <int kTable = 0, typename Visit> __device__ inline void visit_tables(Visit visit) {
-    if constexpr (kTable < TableGradients::kCount) {
-        visit(SummedTable<kTable>{});
-        visit_tables<kTable + 1>(visit);
-    }
 }
 
 // Returns the number, among the entries of all tables, of the one to which an element adds;
@@ -80,7 +72,7 @@ template <int kTables> class SharedEntries {
     // order.
     __device__ void keep(const mod::At& at, float d_score, int key, int j) {
         norm_ += fabsf(d_score);
-        visit_tables([&](auto table) {
+        static_for<kTables>([&](auto table) {
             constexpr int kTable = decltype(table)::kValue;
             const unsigned entry = entry_of<kTable>(at);
             if (j % 2 == 0)
@@ -170,8 +162,8 @@ template <int kTables> class SharedEntries {
             const unsigned pair = d_scores[i / 4][i % 4];
             const float first = flexc_first(mod::Element{}, pair),
                         second = flexc_second(mod::Element{}, pair);
-            visit_tables([&](auto table) {
-                const unsigned entries = entries_[table.kValue][i];
+            static_for<kTables>([&](auto table) {
+                const unsigned entries = entries_[decltype(table)::kValue][i];
                 visit_element(table, entries & 0xffffu, first);
                 visit_element(table, entries >> 16, second);
             });
@@ -199,7 +191,7 @@ template <int kTables> class SharedEntries {
     template <typename Elements>
     __device__ void add_sums(const Shared& shared, const Elements& elements) const {
         const Unit unit(limit_);
-        visit_tables([&](auto table) {
+        static_for<kTables>([&](auto table) {
             constexpr int kTable = decltype(table)::kValue;
             const TableEntries<kTable> entries(Head<Elements>{elements});
             constexpr int kCount = mod::TableGradient<kTable>::kEntries;
