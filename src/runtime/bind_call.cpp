@@ -274,14 +274,25 @@ bool bind_mask(const KernelState& kernel, const PlanState& plan,
     return true;
 }
 
+namespace {
+
+// Starts a call of either pass: what its tensors are, and the views of its buffers.
+template <typename Tensors>
+Result<void> bind_inputs(const KernelState& kernel, const PlanState& plan, const Tensors& tensors,
+                         std::span<const NamedTensor> buffers,
+                         std::array<TensorView, ir::kMaxBuffers>& views, BoundCall& call) {
+    start_call(plan, call);
+    if (auto set = set_tensors(kernel, plan, tensors, call); !set) return set;
+    return find_buffers(kernel.mod.program, plan.size_values, buffers, views);
+}
+
+} // namespace
+
 Result<void> bind_forward(const KernelState& kernel, const PlanState& plan,
                           const ForwardTensors& tensors, std::span<const NamedTensor> buffers,
                           BoundCall& call) {
-    start_call(plan, call);
-    if (auto set = set_tensors(kernel, plan, tensors, call); !set) return set;
     std::array<TensorView, ir::kMaxBuffers> views;
-    if (auto found = find_buffers(kernel.mod.program, plan.size_values, buffers, views); !found)
-        return found;
+    if (auto bound = bind_inputs(kernel, plan, tensors, buffers, views, call); !bound) return bound;
     fill_words(kernel, plan, views, call);
     return {};
 }
@@ -290,11 +301,8 @@ Result<void> bind_backward(const KernelState& kernel, const PlanState& plan,
                            const BackwardTensors& tensors, std::span<const NamedTensor> buffers,
                            std::span<const NamedTensor> gradients, Workspace workspace,
                            BoundCall& call) {
-    start_call(plan, call);
-    if (auto set = set_tensors(kernel, plan, tensors, call); !set) return set;
     std::array<TensorView, ir::kMaxBuffers> views;
-    if (auto found = find_buffers(kernel.mod.program, plan.size_values, buffers, views); !found)
-        return found;
+    if (auto bound = bind_inputs(kernel, plan, tensors, buffers, views, call); !bound) return bound;
     if (auto found = find_gradients(kernel.mod.program, plan.size_values, gradients,
                                     kernel.options.gradient_type, call.gradients);
         !found)
