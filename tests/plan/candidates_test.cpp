@@ -754,6 +754,17 @@ TEST_CASE("Hopper's backward of wide heads shares the keys of a tile between war
         }
 }
 
+TEST_CASE("a backward with gradients of terms has its first form, whatever it spills") {
+    for (const int head_dim : {64, 128, 256}) {
+        CAPTURE(head_dim);
+        KernelRequest request = forward(90, DType::bf16, head_dim, head_dim, true);
+        request.kind = KernelKind::backward_fused;
+        request.gradients.by_terms = true;
+        REQUIRE(first(request).family == "sm90");
+        CHECK(first(request).spills.tolerated == std::numeric_limits<int>::max());
+    }
+}
+
 TEST_CASE("what Hopper's backward cannot do is left to the generic kernels") {
     const auto is_hopper = [](auto change) {
         KernelRequest request = forward(90, DType::bf16, 128, 128, false);
