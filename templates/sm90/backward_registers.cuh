@@ -81,7 +81,8 @@ constexpr bool kSumsElements = (mod::TableGradients::kCount > 0 && !kSumsEntries
                                (mod::ShiftedGradients::kCount > 0) ||
                                mod::GridGradients::kPlaces > 0;
 constexpr int kProducerRegisters =
-    kAreAlone                                                                          ? (kSumsEntries ? 56 : 104)
+    kAreAlone && kSumsEntries                                                          ? 56
+    : kAreAlone                                                                        ? 104
     : kNeedsRegisters && !kCopiesBiases && !kSumsElements                              ? 24
     : kSaves.beside && (kAddsBiasGradients || (kStagesRows && kSparesRegisters))       ? 56
     : mod::TableGradients::kOfKinds >= 0 && mod::kQueryTile < 128 && !kSparesRegisters ? 56
