@@ -6,7 +6,7 @@
 //     P = exp(mod(S) - lse)                            dv += P^T d_out
 //     dS = P * (d_out V^T - delta) * mod'(S)           dk += dS^T Q       dq += dS K
 // P and dS go through shared memory, because each product needs them in another layout of
-// registers.
+// registers. So does what elements add to tables where that is no multiple of dS.
 #include "mod.cuh"
 
 #include "sm80/backward_output.cuh"
@@ -22,6 +22,7 @@ using namespace sm80;
 namespace {
 
 using Scores = WarpResult<kScoreRows, mod::kKeyTile, mod::kWarps>;
+using WeightedTile = Tile<WeightedElement, mod::kQueryTile, mod::kKeyTile>;
 using KeyGradientTile = Tile<float, mod::kKeyTile, mod::kHeadDim>;
 using ValueGradientTile = Tile<float, mod::kKeyTile, mod::kHeadDimV>;
 
@@ -42,6 +43,7 @@ struct Shared {
     __device__ PTile p() const { return {base + kLayout.p}; }
     __device__ PTile d_scores() const { return {base + kLayout.d_scores}; }
     __device__ unsigned table_sums() const { return base + kLayout.table_sums; }
+    __device__ WeightedTile weighted() const { return {base + kLayout.weighted}; }
     __device__ Stage stage(int step) const {
         return {base + kLayout.stages + step % mod::kStages * kLayout.stage_bytes};
     }
@@ -106,6 +108,7 @@ __device__ void compute_scores(Shared shared, Stage stage, const Surroundings& a
 #pragma unroll 1
     for (int row = 0; row < mod::kQueryTile && Scores::has_unit(0); row += kScoreRows) {
         Scores scores, d_scores;
+        WeightedScores<Scores> weighted;
         scores.clear();
         d_scores.clear();
         mma_rows(scores, rows_of<kScoreRows>(stage.queries(), row), shared.keys());
@@ -113,10 +116,14 @@ __device__ void compute_scores(Shared shared, Stage stage, const Surroundings& a
         differentiate_tile(scores, d_scores, around,
                            {first_q + row, first_kv, stage.row_statistics() + 4 * row,
                             4 * mod::kQueryTile, is_full},
-                           sums);
+                           sums, weighted);
         tables.update_largest(d_scores.values);
         store_result(rows_of<kScoreRows>(shared.p(), row), scores);
         store_result(rows_of<kScoreRows>(shared.d_scores(), row), d_scores);
+        weighted.use([&](auto& elements) {
+            tables.template update_largest<1>(elements.values);
+            store_result(rows_of<kScoreRows>(shared.weighted(), row), elements);
+        });
     }
 }
 
@@ -165,7 +172,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, mod::kBlocksAtOnce)
             compute_scores(shared, stage, around, first_q, first_kv, walk.is_full(), sums, tables);
             tables.publish_ranges(around, first_q, first_kv);
             __syncthreads(); // P and dS are here
-            tables.add(around, shared.d_scores(), first_q, first_kv);
+            tables.add(around, shared.d_scores(), shared.weighted(), first_q, first_kv);
             mma_columns(dv, shared.p(), stage.d_out());
             mma_columns(dk, shared.d_scores(), stage.queries());
             DqWriter::add(around, shared.d_scores(), shared.keys(), first_q);

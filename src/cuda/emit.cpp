@@ -137,14 +137,14 @@ class Emitter {
         return has_backward_policies(config_) && (is_fold || !gradient.is_weighted) &&
                passes::gradient_sum(mod_, gradient, config_.sums) == passes::GradientSum::distance;
     }
-    // Whether a generic backward sums the gradient from the tile of dS.
+    // Whether a generic backward sums the gradient from the tile of dS, or from one beside it.
     bool sums_few_entries(const passes::ReadGradient& gradient) const {
-        return config_.sums.sums_few_entries && gradient.is_of_few_entries;
+        return config_.sums.sums_few_entries && gradient.entry_sum != passes::EntrySum::none;
     }
     // Whether elements compute the partial derivative of this gradient themselves.
     bool has_partial(const passes::ReadGradient& gradient) const {
         return !layout_.is_of_term(gradient.read) && !sums_diagonals(gradient) &&
-               !sums_few_entries(gradient);
+               (!sums_few_entries(gradient) || gradient.is_weighted);
     }
     // Whether the gradient arguments are exact sums (deterministic kernels).
     bool sums_exactly() const { return has_program() && mod_.deterministic; }

@@ -14,6 +14,7 @@
 #include "passes/element_sums.h"
 #include "passes/gradient_sum.h"
 #include "passes/grid_gradient.h"
+#include "passes/table_gradient.h"
 #include "passes/term_gradient.h"
 #include "support/text.h"
 
@@ -30,12 +31,6 @@ struct Entry {
     NodeId read;
 };
 
-// Whether a read adds to a single element for all of a head, so that each thread can sum in a
-// register.
-bool is_of_head(const Layout& layout, NodeId read) {
-    return layout.place(read) == Place::launch || layout.place(read) == Place::head;
-}
-
 void add(Body& body, const Layout& layout, NodeId read, const std::string& value,
          const std::string& condition) {
     const std::uint32_t buffer = layout.node(read).symbol;
@@ -47,6 +42,27 @@ void add(Body& body, const Layout& layout, NodeId read, const std::string& value
                                                 : condition + " && " + inside;
     body.line((guard.empty() ? "" : "if (" + unbracketed(guard) + ") ") + "flexc_accumulate(" +
               data + (offset.empty() ? "" : " + " + offset) + ", " + value + ");");
+}
+
+// The policy of gradients that the generic backward sums along a line of a tile.
+std::string line_gradients(const Layout& layout, std::string_view name,
+                           const std::vector<Entry>& entries) {
+    if (entries.empty()) return "";
+    Body sum(layout, Place::element, "at."), flush(layout, Place::element, "at.");
+    std::vector<NodeId> indices;
+    for (const Entry& entry : entries)
+        indices.insert(indices.end(), layout.node(entry.read).operands.begin(),
+                       layout.node(entry.read).operands.end());
+    flush.compute(indices);
+    for (std::size_t i = 0; i < entries.size(); ++i) {
+        sum.line(formatted("sums[{}] += joint.partial[{}] * d_modified;", i, entries[i].index));
+        add(flush, layout, entries[i].read, formatted("sums[{}]", i), "");
+    }
+    Policy policy(name);
+    policy.constant("kCount", static_cast<int>(entries.size()));
+    policy.function("void sum(const Joint& joint, float d_modified, float* sums)", sum);
+    policy.function("void flush(const At& at, const float* sums)", flush);
+    return policy.text();
 }
 
 bool is_of_term(const Layout& layout, const passes::ReadGradient& gradient) {
@@ -234,8 +250,9 @@ std::vector<passes::ReadGradient> gradients_of(const passes::Mod& mod,
         default: return false;
         }
     };
-    std::vector<passes::ReadGradient> added;
-    std::ranges::copy_if(mod.gradients, std::back_inserter(added), is_added);
+    std::vector<passes::ReadGradient> added =
+        config.sums.sums_few_entries ? passes::summed_by_entries(mod) : mod.gradients;
+    std::erase_if(added, std::not_fn(is_added));
     return added;
 }
 
@@ -392,8 +409,18 @@ std::vector<NodeId> carried(const Layout& layout,
 
 std::string emit_gradients(const Layout& layout, const std::vector<passes::ReadGradient>& gradients,
                            passes::TileSums tile) {
-    std::vector<Entry> of_head, of_element;
+    std::vector<Entry> of_head, of_row, of_column, of_element;
     std::size_t of_terms = 0;
+    const auto entries_of = [&](Place place) -> std::vector<Entry>& {
+        switch (place) {
+        case Place::launch:
+        case Place::head: return of_head;
+        case Place::row: return of_row;
+        case Place::column: return of_column;
+        case Place::element: break;
+        }
+        return of_element;
+    };
     for (std::size_t i = 0; i < gradients.size(); ++i) {
         const NodeId read = gradients[i].read;
         const passes::GradientSum sum = passes::gradient_sum(layout.mod(), gradients[i], tile);
@@ -401,12 +428,14 @@ std::string emit_gradients(const Layout& layout, const std::vector<passes::ReadG
         if (is_of_term(layout, gradients[i]))
             ++of_terms;
         else
-            (is_of_head(layout, read) ? of_head : of_element).push_back({i, read});
+            entries_of(layout.place(read)).push_back({i, read});
     }
     std::string text = formatted("constexpr int kHeadGradients = {}, kElementGradients = {};\n"
                                  "struct GradientSums {{\n"
                                  "    float sum[kHeadGradients ? kHeadGradients : 1];\n}};\n\n",
-                                 of_head.size(), of_element.size() + of_terms);
+                                 of_head.size(), of_element.size() + of_terms) +
+                       line_gradients(layout, "RowGradients", of_row) +
+                       line_gradients(layout, "ColumnGradients", of_column);
 
     Body each(layout, Place::element, "at.");
     std::vector<NodeId> indices;

@@ -186,17 +186,28 @@ class TableEmitter {
 
 std::string emit_table_gradients(const Layout& layout, const plan::KernelConfig& config,
                                  const std::vector<passes::ReadGradient>& gradients) {
-    std::string tables;
-    int count = 0, of_kinds = -1;
-    for (const passes::ReadGradient& gradient : gradients)
-        if (passes::gradient_sum(layout.mod(), gradient, config.sums) ==
-            passes::GradientSum::table) {
-            if (gradient.read == passes::read_by_kinds(layout.mod())) of_kinds = count;
-            tables += TableEmitter(layout, gradient).text(count++, config.storage.entries > 0);
+    std::string tables, weighted;
+    int count = 0, of_kinds = -1, weighted_partial = -1;
+    for (std::size_t i = 0; i < gradients.size(); ++i) {
+        const passes::ReadGradient& gradient = gradients[i];
+        if (passes::gradient_sum(layout.mod(), gradient, config.sums) != passes::GradientSum::table)
+            continue;
+        if (gradient.read == passes::read_by_kinds(layout.mod())) of_kinds = count;
+        if (config.sums.sums_few_entries && gradient.is_weighted) {
+            weighted += formatted("table == {} || ", count);
+            weighted_partial = static_cast<int>(i);
         }
+        tables += TableEmitter(layout, gradient).text(count++, config.storage.entries > 0);
+    }
     Policy policy("TableGradients");
     policy.constant("kCount", count);
     policy.constant("kWords", config.storage.table_words);
+    if (!weighted.empty()) {
+        policy.constant("kWeightedPartial", weighted_partial, -1);
+        policy.member(formatted("    static constexpr __device__ bool is_weighted(int table) {{\n"
+                                "        return {}false;\n    }}\n",
+                                weighted));
+    }
     policy.constant("kEntries", config.storage.entries);
     policy.constant("kCopyShift", config.storage.entry_copy_shift);
     policy.constant("kOfKinds", count == 1 || config.storage.kind_words > 0 ? of_kinds : -1, -1);

@@ -121,10 +121,22 @@ Summing summing(const Mod& mod, NodeId read) {
 
 // Describes how a generic backward sums it.
 std::string_view describe_generic_sum(const Mod& mod, const ReadGradient& gradient) {
-    if (mod.place[gradient.read] <= Place::head) return description(gradient, GradientSum::head);
-    if (count_few_entries(mod) > 0 && gradient.is_of_few_entries)
+    switch (gradient.entry_sum) {
+    case EntrySum::none: break;
+    case EntrySum::d_scores:
         return "in a copy of what a tile meets on chip, once for an entry, head and tile of keys, "
                "where there is room";
+    case EntrySum::weighted:
+        return "in a copy of what a tile meets on chip, once for an entry, head and tile of keys, "
+               "from a tile of its elements beside that of dS, where there is room";
+    }
+    switch (mod.place[gradient.read]) {
+    case Place::launch:
+    case Place::head: return description(gradient, GradientSum::head);
+    case Place::row: return "over a tile's keys, once for a query";
+    case Place::column: return "over a tile's queries, once for a key";
+    case Place::element: break;
+    }
     return description(gradient, GradientSum::element);
 }
 

@@ -98,7 +98,7 @@ bool is_gradient_of_score(const Mod& mod, const ReadGradient& gradient) {
 GradientSum gradient_sum(const Mod& mod, const ReadGradient& gradient, TileSums tile) {
     if (gradient.element_factor != ir::kNoNode) return GradientSum::terms;
     if (tile.sums_batches && is_of_batch(mod, gradient)) return GradientSum::batch;
-    if (tile.sums_few_entries && gradient.is_of_few_entries) return GradientSum::table;
+    if (tile.sums_few_entries && gradient.entry_sum != EntrySum::none) return GradientSum::table;
     if (tile.sums_grids && gradient.is_of_grid) return GradientSum::distance;
     if (gradient.is_weighted && !gradient.is_of_table)
         return tile.weighs_distances ? GradientSum::distance : GradientSum::element;
@@ -193,8 +193,15 @@ std::string_view why_not_batches(const Mod& mod) {
 }
 
 int count_few_entries(const Mod& mod) {
-    if (mod.deterministic) return 0;
-    return static_cast<int>(std::ranges::count_if(mod.gradients, &ReadGradient::is_of_few_entries));
+    return static_cast<int>(std::ranges::count_if(mod.gradients, [](const ReadGradient& gradient) {
+        return gradient.entry_sum != EntrySum::none;
+    }));
+}
+
+bool weighs_entries(const Mod& mod) {
+    return std::ranges::any_of(mod.gradients, [](const ReadGradient& gradient) {
+        return gradient.entry_sum == EntrySum::weighted;
+    });
 }
 
 bool sums_tables(const Mod& mod) {

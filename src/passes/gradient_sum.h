@@ -39,7 +39,7 @@ struct TileSums {
     bool sums_grids = false;  // where sums_grids() says that it may
     bool sums_shifts = false; // and sums_shifts()
     bool weighs_distances = false; // and weighs_distances(): tiles beside dS are summed
-    // Only what meets few entries is summed, as tables; the rest is added element by element.
+    // Of tiles, only what has an entry_sum is summed, as tables.
     bool sums_few_entries = false;
     bool sums_batches = false; // nothing but batch and head, where why_not_batches() is empty
 };
@@ -75,8 +75,10 @@ bool adds_many_by_element(const Mod& mod);
 // Why a block that computes the sequences of a head one after another cannot keep one sum for each
 // element for all gradients; empty if it can.
 std::string_view why_not_batches(const Mod& mod);
-// Number of gradients that the generic backward sums as tables.
+// Number of gradients that the generic backward sums as tables, and whether elements add anything
+// but dS to some of them.
 int count_few_entries(const Mod& mod);
+bool weighs_entries(const Mod& mod);
 // Whether a backward may sum gradients of tables over parts of diagonals instead.
 bool sums_grids(const Mod& mod);
 // The width of the 2-D key index by which most gradients are summed; 0 if none is.

@@ -40,6 +40,11 @@ struct ShiftedRead {
     bool is_clamped() const { return least != ir::kNoNode || most != ir::kNoNode; }
 };
 
+// What elements add to the entries of a table, or of a read by distance, where a tile meets few of
+// them: nothing is summed so; dS, a constant multiple of it, or nothing; or any other number, of
+// which a mod has one.
+enum class EntrySum : std::uint8_t { none, d_scores, weighted };
+
 // A read of a grad buffer, and the derivative d score_mod / d (what it read). In the term of a sum,
 // both exist for each value of its counter.
 struct ReadGradient {
@@ -48,10 +53,12 @@ struct ReadGradient {
     // For reads that are constant along a row: whether the partial is too, and whether it is
     // factor * score + addend with a factor and an addend that are.
     bool is_of_row = false, is_line_of_row = false;
-    // Set by passes/table_gradient.h. Reads by distance are of tables only beside others that are;
-    // these, and reads by q or by kv, are of few entries. is_separable: such a read whose indices
-    // each are a number of the query plus one of the key.
-    bool is_of_table = false, is_of_few_entries = false, is_separable = false;
+    // Set by passes/table_gradient.h. Reads by distance are of tables only beside others that are.
+    // is_separable: a read of a table whose indices each are a number of the query plus one of the
+    // key.
+    bool is_of_table = false, is_separable = false;
+    // Set by passes/table_gradient.h too: how a generic kernel sums it on chip, entry by entry.
+    EntrySum entry_sum = EntrySum::none;
     // Set by passes/table_gradient.h too: such a table, or a read by distance, to which elements
     // add no multiple of dS. All of a mod's have the same partial.
     bool is_weighted = false;

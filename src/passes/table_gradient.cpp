@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <utility>
 
@@ -97,41 +98,56 @@ bool may_be_table(const Mod& mod, const ReadGradient& gradient) {
     return is_table_of_elements(mod, gradient) && may_be_summed(mod, gradient);
 }
 
-// Also reads with one entry for each diagonal, query or key. A factor must be the same for a whole
-// head.
-bool meets_few_entries(const Mod& mod, const ReadGradient& gradient) {
-    const NodeId read = gradient.read, factor = gradient.sum_factor;
-    const bool is_by_position =
-        mod.place[read] == Place::row || mod.place[read] == Place::column || mod.of_distance[read];
-    return gradient.is_of_table ||
-           (mod.place[read] > Place::head && is_by_position && may_be_summed(mod, gradient) &&
-            (factor == ir::kNoNode || mod.place[factor] <= Place::head));
+// Whether sums of dS are multiplied by one number for a whole head, if by any.
+bool has_factor_of_head(const Mod& mod, const ReadGradient& gradient) {
+    return gradient.sum_factor == ir::kNoNode || mod.place[gradient.sum_factor] <= Place::head;
+}
+
+// Of tables, and of reads with one entry for each diagonal. weighted: the partial of those that
+// elements add other numbers to; kNoNode if none was found yet.
+EntrySum entry_sum(const Mod& mod, const ReadGradient& gradient, NodeId weighted) {
+    const bool is_distance = mod.place[gradient.read] == Place::element &&
+                             static_cast<bool>(mod.of_distance[gradient.read]);
+    if (mod.deterministic || !has_place(mod, gradient.read) ||
+        (!is_distance && !is_table_of_elements(mod, gradient)))
+        return EntrySum::none;
+    const bool sums_d_scores = has_factor_of_head(mod, gradient)
+                                   ? may_be_summed(mod, gradient)
+                                   : factor_of(mod, gradient).has_value();
+    if (sums_d_scores) return EntrySum::d_scores;
+    return weighted == ir::kNoNode || gradient.partial == weighted ? EntrySum::weighted
+                                                                   : EntrySum::none;
 }
 
 // Fills is_separable of gradients that are_summed(gradient).
-template <typename AreSummed> void find_separable(Mod& mod, AreSummed are_summed) {
+template <typename AreSummed>
+void find_separable(const Mod& mod, std::vector<ReadGradient>& gradients, AreSummed are_summed) {
     std::vector<NodeId> indices;
-    for (const ReadGradient& gradient : mod.gradients) {
+    for (const ReadGradient& gradient : gradients) {
         const std::vector<NodeId>& operands = mod.program.graph[gradient.read].operands;
-        if (are_summed(gradient)) indices.insert(indices.end(), operands.begin(), operands.end());
+        if (std::invoke(are_summed, gradient))
+            indices.insert(indices.end(), operands.begin(), operands.end());
     }
     if (indices.empty()) return;
     analysis::IndexForms forms(mod.program.graph, mod.ranges);
     forms.find(indices);
-    for (ReadGradient& gradient : mod.gradients)
-        gradient.is_separable = are_summed(gradient) &&
+    for (ReadGradient& gradient : gradients)
+        gradient.is_separable = std::invoke(are_summed, gradient) &&
                                 table_choice(mod, gradient) == ir::kNoNode &&
                                 is_separable(mod, forms, gradient.read);
 }
+void find_separable(Mod& mod) { find_separable(mod, mod.gradients, &ReadGradient::is_of_table); }
 
 } // namespace
 
 void find_table_gradients(Mod& mod) {
+    NodeId weighted = ir::kNoNode;
     for (ReadGradient& gradient : mod.gradients) {
         gradient.is_of_table = may_be_table(mod, gradient);
-        gradient.is_of_few_entries = meets_few_entries(mod, gradient);
+        gradient.entry_sum = entry_sum(mod, gradient, weighted);
+        if (gradient.entry_sum == EntrySum::weighted) weighted = gradient.partial;
     }
-    find_separable(mod, [](const ReadGradient& gradient) { return gradient.is_of_few_entries; });
+    find_separable(mod);
     mod.tables_take_all =
         !mod.deterministic && std::ranges::any_of(mod.gradients, &ReadGradient::is_of_table) &&
         std::ranges::all_of(mod.gradients, [&](const ReadGradient& gradient) {
@@ -150,7 +166,8 @@ void join_distances_to_tables(Mod& mod) {
         return mod.place[gradient.read] <= Place::head;
     };
     const auto can_join = [&](const ReadGradient& gradient) {
-        return !is_by_distance(gradient) || is_of_head(gradient) || gradient.is_of_few_entries;
+        return !is_by_distance(gradient) || is_of_head(gradient) ||
+               (gradient.entry_sum == EntrySum::d_scores && has_factor_of_head(mod, gradient));
     };
     if (mod.deterministic || !mod.digit_places.empty() ||
         std::ranges::none_of(mod.gradients, &ReadGradient::is_of_table) ||
@@ -186,9 +203,21 @@ void find_weighted_gradients(Mod& mod) {
     }
     for (ReadGradient& gradient : mod.gradients)
         gradient.is_of_table |= has_table && gradient.is_weighted;
-    find_separable(mod, [](const ReadGradient& gradient) {
-        return gradient.is_of_few_entries || (gradient.is_weighted && gradient.is_of_table);
+    find_separable(mod);
+}
+
+std::vector<ReadGradient> summed_by_entries(const Mod& mod) {
+    std::vector<ReadGradient> gradients = mod.gradients;
+    for (ReadGradient& gradient : gradients) {
+        if (gradient.entry_sum == EntrySum::none) continue;
+        gradient.is_weighted = gradient.entry_sum == EntrySum::weighted;
+        if (gradient.is_weighted || !has_factor_of_head(mod, gradient))
+            gradient.sum_factor = ir::kNoNode;
+    }
+    find_separable(mod, gradients, [](const ReadGradient& gradient) {
+        return gradient.entry_sum != EntrySum::none;
     });
+    return gradients;
 }
 
 double table_factor(const Mod& mod, const ReadGradient& gradient) {

@@ -10,9 +10,9 @@
 
 namespace flexc::passes {
 
-// Fills ReadGradient::is_of_table, is_of_few_entries and is_separable from the mod's facts: whether
-// each element adds dS, a constant multiple of it, or nothing, to an entry that several elements of
-// a tile meet.
+// Fills ReadGradient::is_of_table, is_separable and entry_sum from the mod's facts: whether each
+// element adds dS, a constant multiple of it, or nothing, to an entry that several elements of a
+// tile meet.
 void find_table_gradients(Mod& mod);
 // Makes gradients by distance those of tables too if some other is of a table: a kernel has warps
 // for one kind of sums. Does nothing if grids take all tables, whose sums are by distance as well.
@@ -24,6 +24,9 @@ void join_distances_to_tables(Mod& mod);
 // kernel is for those. If some are tables, all are is_of_table. Comes after all that find sums of
 // dS.
 void find_weighted_gradients(Mod& mod);
+// The mod's gradients as a generic kernel sums those that have an entry_sum: what elements add, and
+// by what sums are multiplied, may be something else where another kernel sums diagonals.
+std::vector<ReadGradient> summed_by_entries(const Mod& mod);
 // The number by which the elements' dS is multiplied if there is no sum_factor: -0.5 for `score -
 // t[...] * 0.5`.
 double table_factor(const Mod& mod, const ReadGradient& gradient);

@@ -187,6 +187,7 @@ struct BufferGradients {
     int term_words = 0;              // passes::term_words()
     int grid_places = 0;             // number of Mod::digit_places if grids may be summed, else 0
     int few_entries = 0;             // passes::count_few_entries()
+    bool weighs_entries = false;     // passes::weighs_entries()
     bool adds_many_entries = false;  // some differs within a head and is not one of these
     bool partials_use_score = false; // d score_mod / d (some read) uses the score
     bool partials_are_wide = false;  // an element computes such a derivative with 64-bit integers

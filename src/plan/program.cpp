@@ -252,10 +252,11 @@ BufferGradients buffer_gradients(const passes::Mod& mod) {
     gradients.term_words = passes::term_words(mod);
     if (passes::sums_grids(mod)) gradients.grid_places = static_cast<int>(mod.digit_places.size());
     gradients.few_entries = passes::count_few_entries(mod);
+    gradients.weighs_entries = passes::weighs_entries(mod);
     for (const passes::ReadGradient& gradient : mod.gradients) {
         const bool varies = mod.place[gradient.read] > passes::Place::head;
         gradients.vary |= varies && !gradient.is_of_row;
-        gradients.adds_many_entries |= varies && !gradient.is_of_few_entries;
+        gradients.adds_many_entries |= varies && gradient.entry_sum == passes::EntrySum::none;
         gradients.partials_use_score |=
             mod.dependence[gradient.partial].has(analysis::Dependence::score);
         gradients.partials_are_wide |= computes_wide_integers(mod, gradient.partial);

@@ -10,6 +10,7 @@
 #include "policies/key_index_2d.cuh"
 #include "policies/key_kinds.cuh"
 #include "policies/layouts.cuh"
+#include "policies/line_gradients.cuh"
 #include "policies/mask.cuh"
 #include "policies/read_gradients.cuh"
 #include "policies/score_derivative.cuh"

@@ -9,6 +9,10 @@ struct TableGradients {
     // 32-bit words of shared memory for each warp that sums; sums over parts of diagonals use them
     // too.
     static constexpr int kWords = 0;
+    // Of Joint::partial, the one that generic kernels multiply dS by for the tables that are
+    // weighted; -1 for none.
+    static constexpr int kWeightedPartial = -1;
+    static constexpr __device__ bool is_weighted(int) { return false; }
     // The table, read by kinds of queries and of keys, whose sums may be products; -1 for none.
     static constexpr int kOfKinds = -1;
     // Words for these products, of each such warp, behind those for sums of other tables.

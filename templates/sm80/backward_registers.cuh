@@ -19,8 +19,10 @@ constexpr int rows_at_a_time(int columns, int most) {
     return rows;
 }
 constexpr bool kCrowded = mod::kKeyTile * (mod::kHeadDim + mod::kHeadDimV) >= 128 * kThreads;
+constexpr int kVaryingGradients =
+    mod::RowGradients::kCount + mod::ColumnGradients::kCount + mod::kElementGradients;
 constexpr bool kGreedy = mod::kSavesRegisters > 0 || kHasColumnValues ||
-                         mod::kElementGradients > 0; // a mod that needs many
+                         kVaryingGradients > 0; // a mod that needs many
 constexpr bool kIsWrittenOnce = mod::ScoreDerivative::kIsWrittenOnce;
 constexpr int kMostScores = mod::kSavesRegisters >= 2                 ? 8
                             : kIsWrittenOnce || (kCrowded && kGreedy) ? 16

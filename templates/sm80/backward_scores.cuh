@@ -4,6 +4,7 @@
 #include "common/mask.cuh"
 #include "common/math.cuh"
 #include "sm80/backward_registers.cuh"
+#include "sm80/line_sums.cuh"
 
 namespace sm80 {
 
@@ -105,14 +106,17 @@ template <typename Scores> struct BitsOfVisible {
 };
 
 // The order in which a warp's elements are visited: column after column if a mod has values of
-// columns, which are kept only for their column; else row after row.
+// columns, or gradients of them, which are kept only for their column; else row after row.
+// visit(row, column, visible, values of the row, values of the column) is called for each element,
+// end_column(values) after the last one of a column, end_row(row, values) after that of a row.
 struct ColumnAfterColumn {
     template <typename Scores>
     using Visible =
         Select<Mask::kIsComparison || !kIsWrittenOnce, EachIsCompared, BitsOfVisible<Scores>>;
-    template <typename Scores, typename Seen, typename Visit>
+    template <typename Scores, typename Seen, typename Visit, typename EndRow, typename EndColumn>
     static __device__ void visit(const Surroundings& around, const ScoreTile& tile,
-                                 const Seen& seen, Visit visit) {
+                                 const Seen& seen, Visit visit, EndRow end_row,
+                                 EndColumn end_column) {
         ScoreRow rows[Scores::kRows];
 #pragma unroll
         for (int row = 0; row < Scores::kRows; ++row)
@@ -124,15 +128,19 @@ struct ColumnAfterColumn {
 #pragma unroll
             for (int row = 0; row < Scores::kRows; ++row)
                 visit(row, i, seen(around, row, i, rows[row], column), rows[row], column);
+            end_column(column);
         }
+#pragma unroll
+        for (int row = 0; row < Scores::kRows; ++row)
+            end_row(row, rows[row]);
     }
 };
 struct RowAfterRow {
     template <typename Scores>
     using Visible = Select<Mask::kIsComparison, EachIsCompared, BitsOfVisible<Scores>>;
-    template <typename Scores, typename Seen, typename Visit>
+    template <typename Scores, typename Seen, typename Visit, typename EndRow, typename EndColumn>
     static __device__ void visit(const Surroundings& around, const ScoreTile& tile,
-                                 const Seen& seen, Visit visit) {
+                                 const Seen& seen, Visit visit, EndRow end_row, EndColumn) {
 #pragma unroll
         for (int i = 0; i < Scores::kRows; ++i) {
             const ScoreRow row = read_row(around, tile, Scores::row(i));
@@ -142,14 +150,39 @@ struct RowAfterRow {
                     read_column<Seen::kAll>(around, tile, Scores::column(column / 2) + column % 2);
                 visit(i, column, seen(around, i, column, row, values), row, values);
             }
+            end_row(i, row);
         }
     }
 };
-using ElementOrder = Select<kHasColumnValues, ColumnAfterColumn, RowAfterRow>;
+using ElementOrder = Select<(kHasColumnValues || mod::ColumnGradients::kCount > 0),
+                            ColumnAfterColumn, RowAfterRow>;
 
-template <typename Seen, typename Scores>
+// What elements add to tables that are weighted; nothing if there are none.
+template <typename Scores, bool kExists = (mod::TableGradients::kWeightedPartial >= 0)>
+class WeightedScores {
+  public:
+    __device__ void add(int, int, const mod::Joint&, float) {}
+    template <typename Use> __device__ void use(Use) {}
+};
+template <typename Scores> class WeightedScores<Scores, true> {
+  public:
+    __device__ WeightedScores() { values_.clear(); }
+    __device__ void add(int row, int column, const mod::Joint& joint, float d_modified) {
+        values_.at(row, column / 2, column % 2) =
+            joint.partial[mod::TableGradients::kWeightedPartial] * d_modified;
+    }
+    template <typename Use> __device__ void use(Use use_values) { use_values(values_); }
+
+  private:
+    Scores values_;
+};
+
+template <typename Seen, typename Scores, typename Weighted>
 __device__ void differentiate_all(Scores& products, Scores& dp, const Surroundings& around,
-                                  const ScoreTile& tile, mod::GradientSums& sums) {
+                                  const ScoreTile& tile, mod::GradientSums& sums,
+                                  Weighted& weighted) {
+    RowSum row_sums[Scores::kRows];
+    ColumnSum column_sum;
     ElementOrder::visit<Scores>(
         around, tile, Seen(around, tile),
         [&](int row, int column, bool visible, const ScoreRow& row_values,
@@ -159,8 +192,18 @@ __device__ void differentiate_all(Scores& products, Scores& dp, const Surroundin
                           dp.at(row, column / 2, column % 2), visible, at, around.attention.scale,
                           row_values, [&](const mod::Joint& joint, float d_modified) {
                               mod::sum_gradients(at, joint, d_modified, sums);
+                              row_sums[row].add(joint, d_modified);
+                              column_sum.add(joint, d_modified);
+                              weighted.add(row, column, joint, d_modified);
                               mod::add_gradients(at, joint, d_modified);
                           });
+        },
+        [&](int row, const ScoreRow& values) {
+            row_sums[row].flush(element_found_again(around, values, ScoreColumn{}), values.inside);
+        },
+        [&](const ScoreColumn& values) {
+            column_sum.flush(element_found_again(around, ScoreRow{}, values), values.inside);
+            column_sum = {};
         });
 }
 
@@ -168,12 +211,14 @@ __device__ void differentiate_all(Scores& products, Scores& dp, const Surroundin
 // there is only one.
 template <typename Scores>
 __device__ inline void differentiate_tile(Scores& products, Scores& dp, const Surroundings& around,
-                                          ScoreTile tile, mod::GradientSums& sums) {
+                                          ScoreTile tile, mod::GradientSums& sums,
+                                          WeightedScores<Scores>& weighted) {
     tile.first_kv = computed_again(tile.first_kv);
     if constexpr (!kIsWrittenOnce)
         if (shows_all<Scores>(around, tile))
-            return differentiate_all<AllAreVisible>(products, dp, around, tile, sums);
-    differentiate_all<typename ElementOrder::Visible<Scores>>(products, dp, around, tile, sums);
+            return differentiate_all<AllAreVisible>(products, dp, around, tile, sums, weighted);
+    differentiate_all<typename ElementOrder::Visible<Scores>>(products, dp, around, tile, sums,
+                                                              weighted);
 }
 
 } // namespace sm80

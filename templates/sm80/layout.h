@@ -17,9 +17,11 @@ FLEXC_SHARED constexpr int tile_row_bytes(int columns, int element_bytes) {
 
 // Shared memory of a block for sums of tables' gradients. Each table has so many words for a tile's
 // sums in whole numbers (twice that if elements are floats), and floats for those of the tiles
-// before. Warps tell each other the largest dS of a tile, and which places they meet.
+// before. Warps tell each other the largest dS of a tile, and which places they meet. has_weighted:
+// elements have a tile of what they add to some tables instead of dS, too.
 struct TableSumSizes {
     int tables = 0, words = 0, warps = 0;
+    bool has_weighted = false;
 
     FLEXC_SHARED constexpr int floats(int element_bytes) const {
         return (element_bytes == 4 ? 2 : 1) * 4 * words;
@@ -27,7 +29,9 @@ struct TableSumSizes {
     FLEXC_SHARED constexpr int table_bytes(int element_bytes) const {
         return floats(element_bytes) + 4 * words;
     }
-    FLEXC_SHARED constexpr int warp_bytes() const { return 4 * (1 + 2 * tables); }
+    FLEXC_SHARED constexpr int warp_bytes() const {
+        return 4 * (1 + 2 * tables + (has_weighted ? 1 : 0));
+    }
     FLEXC_SHARED constexpr int bytes(int element_bytes) const {
         return tables == 0 ? 0 : tables * table_bytes(element_bytes) + warps * warp_bytes();
     }
@@ -121,12 +125,13 @@ FLEXC_SHARED constexpr int merging_bytes(int head_dim_v) {
 constexpr int kRowStatisticBytes = 2 * 4;
 
 // Offsets in the shared memory of backward_key.cu: keys, values, P, dS, then stages of queries,
-// d_out, lse and delta, then sums of tables. dk and dv are staged in the same memory, as floats.
+// d_out, lse and delta, then sums of tables, and what elements add to tables instead of dS. dk and
+// dv are staged in the same memory, as floats.
 struct BackwardKeyLayout {
     int values, p, d_scores;
     int stages, stage_bytes;
     int d_out, row_statistics; // in a stage, behind queries
-    int table_sums;
+    int table_sums, weighted;
     int bytes;
 };
 FLEXC_SHARED constexpr BackwardKeyLayout backward_key_layout(const TileSizes& sizes) {
@@ -140,7 +145,9 @@ FLEXC_SHARED constexpr BackwardKeyLayout backward_key_layout(const TileSizes& si
     layout.row_statistics = layout.d_out + sizes.query_tile * sizes.value_row();
     layout.stage_bytes = layout.row_statistics + sizes.query_tile * kRowStatisticBytes;
     layout.table_sums = layout.stages + sizes.stages * layout.stage_bytes;
-    const int used = layout.table_sums + sizes.table_sums.bytes(sizes.element_bytes);
+    int used = layout.table_sums + sizes.table_sums.bytes(sizes.element_bytes);
+    layout.weighted = round_up(used, 16);
+    if (sizes.table_sums.has_weighted) used = layout.weighted + p_bytes;
     const int widest = larger(sizes.head_dim, sizes.head_dim_v);
     layout.bytes = larger(used, sizes.key_tile * tile_row_bytes(widest, 4));
     return layout;

@@ -1,5 +1,6 @@
 // Gradients of reads that meet few entries of a buffer in each tile. The block's warps add a tile
-// of dS, which is in shared memory for dk and dq, to fixed-point sums in shared memory. After a
+// of dS, which is in shared memory for dk and dq, or of what elements add instead (a weighted
+// table's), to fixed-point sums in shared memory. After a
 // barrier these are added to sums in floats, each entry by one thread. The sums in floats are kept
 // across tiles and added to global memory once a head, or when a tile meets entries outside the
 // current window. The barriers are those that the matrix products need anyway.
@@ -19,15 +20,18 @@ struct FloatPair {
 __device__ inline float flexc_first(float, const FloatPair& pair) { return pair.first; }
 __device__ inline float flexc_second(float, const FloatPair& pair) { return pair.second; }
 
-// A warp's share of a tile of dS: 64 keys and some of the queries.
-struct TableTile {
-    static constexpr int kElementBytes = static_cast<int>(sizeof(mod::Element));
+// What elements add to weighted tables. A factor may leave the range of f16 where dS does not.
+using WeightedElement = Select<sizeof(mod::Element) == 4, float, flexc_bf16>;
+
+// A warp's share of a tile of dS, or of what is added instead: 64 keys and some of the queries.
+template <typename E> struct TableTileOf {
+    static constexpr int kElementBytes = static_cast<int>(sizeof(E));
     static constexpr int kPitch = tile_row_bytes(mod::kKeyTile, kElementBytes);
     static constexpr int kKeys = 64, kPanels = larger(1, mod::kKeyTile / kKeys);
     static constexpr int kRows = mod::kQueryTile * kPanels / mod::kWarps;
     static constexpr int kLaneRows = (kRows + 31) / 32;
     static constexpr int kRowsAtOnce = 4, kElementRowsAtOnce = 2;
-    using Element = mod::Element;
+    using Element = E;
     using Pair = Select<kElementBytes == 4, FloatPair, unsigned>;
     static_assert(mod::TableGradients::kCount == 0 ||
                   (mod::kKeyTile % kKeys == 0 && mod::kWarps % kPanels == 0 &&
@@ -37,7 +41,7 @@ struct TableTile {
     int first_query, first_key;
     unsigned d_scores; // from the first row on
 
-    __device__ TableTile(const Surroundings& around, int first_q, int first_kv, unsigned tile = 0)
+    __device__ TableTileOf(const Surroundings& around, int first_q, int first_kv, unsigned tile = 0)
         : around(around), first_query(first_q + first_row()), first_key(first_kv + first_column()),
           d_scores(tile + first_row() * kPitch + first_column() * kElementBytes) {}
 
@@ -79,6 +83,8 @@ struct TableTile {
     }
 };
 
+using TableTile = TableTileOf<mod::Element>;
+
 // Bits of a fixed-point number, such that a sum over all elements of a tile cannot overflow 32
 // bits.
 constexpr int table_bits() {
@@ -94,8 +100,11 @@ __device__ inline constexpr float most_finite(flexc_bf16) { return kMostFinite; 
 __device__ inline constexpr float most_finite(float) { return kMostFinite; }
 
 class TableSums {
+    static constexpr bool kHasWeighted = mod::TableGradients::kWeightedPartial >= 0;
+    static constexpr int kTiles = kHasWeighted ? 2 : 1; // of dS, and of what is added instead
     static constexpr TableSumSizes kSizes = {mod::TableGradients::kCount,
-                                             mod::TableGradients::kWords, mod::kWarps};
+                                             mod::TableGradients::kWords, mod::kWarps,
+                                             kHasWeighted};
     static constexpr int kThreads = 32 * mod::kWarps;
     static constexpr int kTableBytes = kSizes.table_bytes(TableTile::kElementBytes);
     static constexpr int kFloats = kSizes.floats(TableTile::kElementBytes);
@@ -108,40 +117,43 @@ class TableSums {
             store_shared_word(memory + 4 * i, 0);
     }
 
-    // Takes some of the thread's dS of a tile into account for the fixed-point scale.
-    template <int kFragments, int kColumns>
-    __device__ void update_largest(const float (&d_scores)[kFragments][kColumns][4]) {
+    // Takes some of the thread's elements of a tile (0: of dS, 1: of what is added instead) into
+    // account for the tile's fixed-point scale.
+    template <int kTile = 0, int kFragments, int kColumns>
+    __device__ void update_largest(const float (&elements)[kFragments][kColumns][4]) {
 #pragma unroll
         for (int i = 0; i < kFragments * kColumns * 4; ++i)
-            largest_ =
-                max(largest_, __float_as_uint(d_scores[i / 4 / kColumns][i / 4 % kColumns][i % 4]) &
-                                  0x7fffffffu);
+            largest_[kTile] =
+                max(largest_[kTile],
+                    __float_as_uint(elements[i / 4 / kColumns][i / 4 % kColumns][i % 4]) &
+                        0x7fffffffu);
     }
-    // Each warp publishes its largest dS and the range of entries that it will add to in large
-    // tables. A barrier must follow.
+    // Each warp publishes its largest elements, and the range of entries that it will add to in
+    // large tables. A barrier must follow.
     __device__ void publish_ranges(const Surroundings& around, int first_q, int first_kv) {
-        const unsigned largest = __reduce_max_sync(kAll, largest_);
-        if (TableTile::lane() == 0) store_shared_word(published(thread() / 32, 0), largest);
-        largest_ = 0;
+#pragma unroll
+        for (int tile = 0; tile < kTiles; ++tile) {
+            const unsigned largest = __reduce_max_sync(kAll, largest_[tile]);
+            if (TableTile::lane() == 0)
+                store_shared_word(published(thread() / 32, word_of_largest(tile)), largest);
+            largest_[tile] = 0;
+        }
         publish_range<0>(TableTile(around, first_q, first_kv));
     }
-    // Adds a tile of dS. Before the next publish_ranges(), a barrier and take() must follow.
-    template <typename DScores>
-    __device__ void add(const Surroundings& around, DScores d_scores, int first_q, int first_kv) {
-        const int lane = TableTile::lane();
-        const unsigned seen = lane < mod::kWarps ? load_shared_word(published(lane, 0)) : 0;
-        // Rounding dS to 16 bits may have increased it.
-        const float largest = __uint_as_float(__reduce_max_sync(kAll, seen)) * (1 + 0x1p-7F);
-        const bool is_finite = largest <= most_finite(mod::Element{});
-        added_ = is_finite ? largest : 0;
-        if (!is_finite || largest != 0)
-            add_table<0>(TableTile(around, first_q, first_kv, d_scores.base), is_finite);
+    // Adds a tile of dS, and the one of what is added instead. Before the next publish_ranges(), a
+    // barrier and take() must follow.
+    template <typename DScores, typename Weighted>
+    __device__ void add(const Surroundings& around, DScores d_scores, Weighted weighted,
+                        int first_q, int first_kv) {
+        add_tile<0>(TableTile(around, first_q, first_kv, d_scores.base));
+        if constexpr (kHasWeighted)
+            add_tile<1>(
+                TableTileOf<WeightedElement>(around, first_q, first_kv, weighted.base));
     }
     // Adds the fixed-point sums of the last tile to the sums in floats.
     __device__ void take() {
-        if (added_ == 0) return;
-        take_table<0>(TableFixedPoint(added_));
-        added_ = 0;
+        take_tile<0>();
+        if constexpr (kHasWeighted) take_tile<1>();
     }
     // Adds the sums to the gradients in global memory, after the last tile of queries of a head.
     __device__ void flush(const Surroundings& around, int first_kv) {
@@ -164,8 +176,16 @@ class TableSums {
     __device__ unsigned sum_of(int table, int entry) const {
         return this->table(table) + kFloats + 4 * entry;
     }
+    // Which tile's elements are added to a table.
+    static constexpr __device__ int tile_of(int table) {
+        return mod::TableGradients::is_weighted(table) ? 1 : 0;
+    }
     // Address of a word that a warp has published about a tile: word 0 is the largest dS, words 1 +
-    // 2 * table and 2 + 2 * table are the first and last entry.
+    // 2 * table and 2 + 2 * table are the first and last entry, and the last one is the largest of
+    // what is added instead of dS.
+    static constexpr __device__ int word_of_largest(int tile) {
+        return tile == 0 ? 0 : 1 + 2 * kSizes.tables;
+    }
     __device__ unsigned published(int warp, int word) const {
         return memory_ + kSizes.tables * kTableBytes + warp * kSizes.warp_bytes() + 4 * word;
     }
@@ -228,25 +248,44 @@ class TableSums {
         }
     }
 
-    template <int kTable> __device__ void add_table(const TableTile& tile, bool is_finite) {
-        if constexpr (kTable < mod::TableGradients::kCount) {
+    template <int kTile, typename Tile> __device__ void add_tile(const Tile& tile) {
+        const int lane = TableTile::lane();
+        const unsigned seen =
+            lane < mod::kWarps ? load_shared_word(published(lane, word_of_largest(kTile))) : 0;
+        // Rounding to 16 bits may have increased it.
+        const float largest = __uint_as_float(__reduce_max_sync(kAll, seen)) * (1 + 0x1p-7F);
+        const bool is_finite = largest <= most_finite(typename Tile::Element{});
+        added_[kTile] = is_finite ? largest : 0;
+        if (!is_finite || largest != 0) add_table<kTile, 0>(tile, is_finite);
+    }
+    template <int kTile> __device__ void take_tile() {
+        if (added_[kTile] == 0) return;
+        take_table<kTile, 0>(TableFixedPoint(added_[kTile]));
+        added_[kTile] = 0;
+    }
+
+    template <int kTile, int kTable, typename Tile>
+    __device__ void add_table(const Tile& tile, bool is_finite) {
+        if constexpr (kTable < mod::TableGradients::kCount && tile_of(kTable) != kTile) {
+            add_table<kTile, kTable + 1>(tile, is_finite);
+        } else if constexpr (kTable < mod::TableGradients::kCount) {
             const TableEntries<kTable> entries(tile);
             if (entries.exist()) {
                 const bool has_places = is_finite && entries.count() != 0;
                 if (has_places) move_window<kTable>(entries);
-                const typename PlacesOf<kTable, TableTile>::Type places(tile, entries);
+                const typename PlacesOf<kTable, Tile>::Type places(tile, entries);
                 if (has_places)
                     add_places<kTable>(places);
                 else
                     places.add_to_memory();
             }
-            add_table<kTable + 1>(tile, is_finite);
+            add_table<kTile, kTable + 1>(tile, is_finite);
         }
     }
 
     template <int kTable, typename Places> __device__ void add_places(const Places& places) const {
         const TableCopies copies = copies_of(kTable);
-        const TableFixedPoint fixed(added_);
+        const TableFixedPoint fixed(added_[tile_of(kTable)]);
         if constexpr (mod::TableGradient<kTable>::kIsSeparable) {
             const PlaceRange range = places.range();
             if (!range.are_all || !windows_[kTable].holds(range)) {
@@ -257,8 +296,10 @@ class TableSums {
         places.add(copies, fixed);
     }
 
-    template <int kTable> __device__ void take_table(TableFixedPoint fixed) const {
-        if constexpr (kTable < mod::TableGradients::kCount) {
+    template <int kTile, int kTable> __device__ void take_table(TableFixedPoint fixed) const {
+        if constexpr (kTable < mod::TableGradients::kCount && tile_of(kTable) != kTile) {
+            take_table<kTile, kTable + 1>(fixed);
+        } else if constexpr (kTable < mod::TableGradients::kCount) {
             const TableCopies copies = copies_of(kTable);
 #pragma unroll 1
             for (int entry = thread(); entry < copies.count(); entry += kThreads) {
@@ -268,7 +309,7 @@ class TableSums {
                     store_shared_word(to,
                                       __float_as_uint(__uint_as_float(load_shared_word(to)) + sum));
             }
-            take_table<kTable + 1>(fixed);
+            take_table<kTile, kTable + 1>(fixed);
         }
     }
 
@@ -293,17 +334,20 @@ class TableSums {
     }
 
     unsigned memory_;
-    unsigned largest_ = 0; // that the thread has seen, as bits
-    float added_ = 0;      // the largest of the tile that was added in whole numbers; 0: none was
+    // Of each tile: what the thread has seen, as bits, and the largest of the one that was added in
+    // whole numbers; 0: none was.
+    unsigned largest_[kTiles] = {};
+    float added_[kTiles] = {};
     Window windows_[larger(1, mod::TableGradients::kCount)];
 };
 
 struct NoTableSums {
     explicit __device__ NoTableSums(unsigned) {}
-    template <typename DScores> __device__ void update_largest(const DScores&) {}
+    template <int kTile = 0, typename Elements>
+    __device__ void update_largest(const Elements&) {}
     __device__ void publish_ranges(const Surroundings&, int, int) {}
-    template <typename DScores>
-    __device__ void add(const Surroundings&, DScores, int first_q, int first_kv) {}
+    template <typename DScores, typename Weighted>
+    __device__ void add(const Surroundings&, DScores, Weighted, int, int) {}
     __device__ void take() {}
     __device__ void flush(const Surroundings&, int) {}
 };

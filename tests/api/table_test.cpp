@@ -369,9 +369,24 @@ void check_generic(const std::vector<Table>& tables) {
     }
 }
 
-// Of which Hopper's backward sums one way, and generic kernels as tables.
+// Of which Hopper's backward sums one way, and generic kernels as tables, or along rows and columns
+// of a tile.
 std::vector<Table> distances_and_rows() {
     return {
+        {"buffer a: f32[H, 64] grad\nbuffer c: f32[H, 64] grad\nscore_mod = score + where(q_idx >= "
+         "kv_idx, a[h, min(q_idx - kv_idx, 63)], c[h, min(kv_idx - q_idx, 63)])"},
+        {"buffer t: f32[H, 64] grad\nbuffer w: f32[B, H, Q_LEN] grad\nscore_mod = score + "
+         "w[b, h, q_idx % Q_LEN] * t[h, clamp(kv_idx - q_idx, -31, 32) + 31]"},
+        {"buffer t: f32[H, 257] grad\nscore_mod = score * t[h, min(abs(q_idx - kv_idx), 256)]\n"
+         "mask_mod = q_idx + 60 >= kv_idx"},
+        {"buffer g: i32[B, Q_LEN]\nbuffer t: f32[H, 128] grad\nscore_mod = score + where(g[b, "
+         "q_idx "
+         "% Q_LEN] == g[b, kv_idx % Q_LEN], t[h, min(abs(q_idx - kv_idx), 127)], 0.0)"},
+        {"buffer v: f32[B, H, KV_LEN] grad\nbuffer r: f32[B, H, Q_LEN] grad\n"
+         "score_mod = score * v[b, h, kv_idx] * r[b, h, q_idx % Q_LEN]"},
+        {"buffer u: f32[H, Q_LEN, 2] grad\nbuffer v: f32[H, KV_LEN, 2] grad\nscore_mod = score + "
+         "sum(i in 0..2: u[h, q_idx % Q_LEN, i] * v[h, kv_idx, i])\nmask_mod = q_idx + 60 >= "
+         "kv_idx"},
         {"buffer t: f32[H, 640] grad\nscore_mod = score + t[h, q_idx - kv_idx + 340]"},
         // Hidden elements have no entries.
         {"buffer t: f32[H, 640] grad\nscore_mod = score + t[h, q_idx - kv_idx]\n"
@@ -463,6 +478,10 @@ TEST_CASE("generic tables: distances, queries and keys" * doctest::skip()) {
 
 TEST_CASE("generic tables: beside distances" * doctest::skip()) {
     check_generic(tables_beside_distances());
+}
+
+TEST_CASE("generic tables: elements times something of their own" * doctest::skip()) {
+    check_generic(weighted());
 }
 
 TEST_CASE("generic tables: in an order" * doctest::skip()) {

@@ -1,6 +1,7 @@
 // Sums of dS over entries of tables in the generic backward: a block run by threads of the host
 // over several tiles of queries, against sums element by element.
 #include <cmath>
+#include <optional>
 #include <random>
 #include <string>
 #include <utility>
@@ -15,6 +16,7 @@
 #include "host_arguments.h"
 #include "host_module.h"
 #include "passes/gradient_sum.h"
+#include "passes/table_gradient.h"
 #include "plan/plan.h"
 #include "random_data.h"
 #include "sm80/arguments.h"
@@ -44,7 +46,10 @@ extern "C" void run(const unsigned long long* words, const KernelArguments* atte
     run_block(32 * mod::kWarps, [&] {
         const Surroundings around{*attention, arguments, place,
                                   SequenceLength(*attention, place.b)};
-        TableGradients sums(mod::kQueryTile * TableTile::kPitch);
+        // What is added to weighted tables instead of dS is here twice as much.
+        constexpr bool kHasWeighted = mod::TableGradients::kWeightedPartial >= 0;
+        constexpr int kTileBytes = mod::kQueryTile * TableTile::kPitch;
+        TableGradients sums(2 * kTileBytes);
         __syncthreads();
         for (int tile = 0; tile < tiles; ++tile) {
             __syncthreads();
@@ -53,13 +58,18 @@ extern "C" void run(const unsigned long long* words, const KernelArguments* atte
                 const unsigned short bits = d_scores[tile * kElements + i];
                 const float seen[1][1][4] = {{{flexc_to_float(flexc_bf16{bits}), 0, 0, 0}}};
                 sums.update_largest(seen);
-                std::memcpy(memory_of_block + i / mod::kKeyTile * TableTile::kPitch +
-                                i % mod::kKeyTile * 2,
-                            &bits, 2);
+                const flexc_bf16 twice = flexc_from_float<flexc_bf16>(2 * seen[0][0][0]);
+                const float doubled[1][1][4] = {{{flexc_to_float(twice), 0, 0, 0}}};
+                if constexpr (kHasWeighted) sums.template update_largest<1>(doubled);
+                unsigned char* const at = memory_of_block +
+                                          i / mod::kKeyTile * TableTile::kPitch +
+                                          i % mod::kKeyTile * 2;
+                std::memcpy(at, &bits, 2);
+                std::memcpy(at + kTileBytes, &twice, 2);
             }
             sums.publish_ranges(around, tile * mod::kQueryTile, first_key);
             __syncthreads();
-            sums.add(around, DScores{0}, tile * mod::kQueryTile, first_key);
+            sums.add(around, DScores{0}, DScores{kTileBytes}, tile * mod::kQueryTile, first_key);
         }
         sums.flush(around, first_key);
     });
@@ -73,7 +83,8 @@ plan::KernelConfig config_of(const passes::Mod& mod, int arch, int head_dim) {
                              .head_dim = head_dim,
                              .head_dim_v = head_dim,
                              .has_score_mod = true,
-                             .gradients = {.few_entries = passes::count_few_entries(mod)},
+                             .gradients = {.few_entries = passes::count_few_entries(mod),
+                                           .weighs_entries = passes::weighs_entries(mod)},
                              .generic_because = "this test is of it"})[0];
 }
 
@@ -86,6 +97,8 @@ int check(const test::TableProgram& tables, std::mt19937& random) {
     auto mod = test::lower_text(tables.text, kHeadDim, kHeadDim, true);
     REQUIRE_MESSAGE(mod.has_value(), (mod ? std::string() : mod.error().message));
     REQUIRE(passes::count_few_entries(*mod) == tables.sums);
+    passes::Mod summed = *mod; // as the kernel sums its gradients
+    summed.gradients = passes::summed_by_entries(*mod);
     const plan::KernelConfig config = config_of(*mod, below(2) == 0 ? 86 : 80, kHeadDim);
     REQUIRE(config.family == "sm80");
     REQUIRE(config.storage.table_words > 0);
@@ -112,13 +125,15 @@ int check(const test::TableProgram& tables, std::mt19937& random) {
     for (int tile = 0; tile < tiles; ++tile) {
         place.first_query = tile * config.block.query_tile;
         test::TileOfDScores of_tile = test::tile_of_d_scores(
-            *mod, attention, at, place, std::move(gradients),
+            summed, attention, at, place, std::move(gradients),
             [&](int row, int column) -> double {
                 if (tile == 1 && row == infinite / 2 && column == infinite) return INFINITY;
                 return test::random_real(random) * tables.scale;
             },
             [&](const passes::ReadGradient& gradient, const ir::Environment& of_element) {
-                return test::table_factor_at(*mod, gradient, of_element);
+                std::optional<double> factor = test::table_factor_at(*mod, gradient, of_element);
+                if (factor && gradient.is_weighted) *factor *= 2;
+                return factor;
             });
         d_scores.insert(d_scores.end(), of_tile.values.begin(), of_tile.values.end());
         gradients = std::move(of_tile.gradients);
@@ -149,15 +164,30 @@ TEST_CASE("generic kernels sum gradients of tables by entry") {
     int added = 0;
     for (const test::TableProgram& tables : test::table_programs(random))
         added += check(tables, random);
-    // By distance, by query and by key.
+    // By distance.
     for (const char* const text :
          {"buffer t: f32[H, 300] grad\nscore_mod = score + t[h, q_idx - kv_idx + 20]",
           "buffer t: f32[H, 9000] grad\nbuffer a: f32[H]\nscore_mod = score - a[h] * t[h, q_idx - "
           "kv_idx + 4500]",
           "buffer t: f32[32, H] grad\nscore_mod = score + t[min(int(log(abs(q_idx - kv_idx) + 1) "
           "* 4), 31), h]",
-          "buffer t: bf16[B, KV_LEN] grad\nscore_mod = score * 2 + t[b, kv_idx]",
-          "buffer t: f32[Q_LEN, H] grad\nscore_mod = score - 3 * t[q_idx, h]"})
+          // Elements that add nothing.
+          "buffer t: f32[H, 9] grad\nscore_mod = score + where(q_idx >= kv_idx, t[h, min(q_idx - "
+          "kv_idx, 8)], 0)",
+          "buffer doc: i32[KV_LEN]\nbuffer t: f32[H, 99] grad\nscore_mod = score - where("
+          "doc[q_idx % KV_LEN] == doc[kv_idx], t[h, min(abs(q_idx - kv_idx), 98)], 0) * 2",
+          // Elements that add something of their own.
+          "buffer t: f32[H, 99] grad\nscore_mod = score * t[h, min(abs(q_idx - kv_idx), 98)]",
+          "buffer t: f32[H, 5, 5] grad\nbuffer g: i32[Q_LEN]\nbuffer k: i32[KV_LEN]\n"
+          "score_mod = score * t[h, g[q_idx], k[kv_idx]]"})
         added += check({text}, random);
+    // Tables of both kinds, of two and of one partial.
+    for (const char* const text :
+         {"buffer t: f32[H, 99] grad\nbuffer u: f32[H, 9] grad\nbuffer c: f32[Q_LEN]\nscore_mod = "
+          "score + c[q_idx % Q_LEN] * t[h, min(abs(q_idx - kv_idx), 98)] + u[h, q_idx % 3 * 3 + "
+          "kv_idx % 3]",
+          "buffer a: f32[H, 64] grad\nbuffer c: f32[H, 64] grad\nscore_mod = score + where(q_idx "
+          ">= kv_idx, a[h, min(q_idx - kv_idx, 63)], c[h, min(kv_idx - q_idx, 63)])"})
+        added += check({.text = text, .sums = 2}, random);
     CHECK(added > 100);
 }

@@ -227,8 +227,8 @@ TEST_CASE("a table is summed on chip where dS times a number of the head is its 
     CHECK(sum_in("score + tanh(" + read + ")", true) == "tiles of its own");
     CHECK(sum_in("score * " + read, true) == "tiles of its own");
     CHECK(sum_in("score + t[h, int(score), 0]", true) == "elements");
-    // Generic kernels sum tables, and what is one for a distance, query or key, from the tile of
-    // dS.
+    // Generic kernels sum tables, and what is one for a distance, from the tile of dS, or from one
+    // of what elements add instead.
     const auto few_entries = [](const std::string& score, bool deterministic = false) {
         passes::PipelineOptions options;
         options.deterministic = deterministic;
@@ -238,12 +238,15 @@ TEST_CASE("a table is summed on chip where dS times a number of the head is its 
                               score + " + s[h] + m[q_idx, kv_idx]",
                           options));
     };
-    CHECK(few_entries("score + t[h, q_idx - kv_idx] + t[h, q_idx] - 2 * t[h, kv_idx]") == 3);
+    CHECK(few_entries("score + t[h, q_idx - kv_idx] + t[h, q_idx] - 2 * t[h, kv_idx]") == 1);
     CHECK(few_entries("score + a[h] * t[h, min(abs(q_idx - kv_idx), 98)]") == 1);
     CHECK(few_entries("score + t[h, abs(q_idx // 8 - kv_idx // 8)]") == 1);
-    CHECK(few_entries("score + t[h, kv_idx]", true) == 0);
+    CHECK(few_entries("score + t[h, q_idx - kv_idx]", true) == 0);
+    CHECK(few_entries("score + where(q_idx > kv_idx, t[h, q_idx - kv_idx], 0)") == 1);
     CHECK(few_entries("score * t[h, q_idx]") == 0);
-    CHECK(few_entries("score + (q_idx - kv_idx) * t[h, q_idx - kv_idx]") == 0);
+    CHECK(few_entries("score + (q_idx - kv_idx) * t[h, q_idx - kv_idx]") == 1);
+    CHECK(few_entries("score * t[h, abs(q_idx // 8 - kv_idx // 8)] + t[h, abs(q_idx - kv_idx)]") ==
+          1);
     CHECK(few_entries("score + tanh(t[h, kv_idx])") == 0);
     CHECK(few_entries("score + t[h, int(score)]") == 0);
     // Where nobody sums tables, elements go to memory; the factor makes them none of diagonals.

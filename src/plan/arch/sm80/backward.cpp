@@ -25,7 +25,8 @@ constexpr std::array kQueryShapes = {
 int key_kernel_bytes(const KernelRequest& request, const BlockShape& shape, int table_words = 0) {
     ::sm80::TileSizes tile = sizes(request, shape);
     if (table_words > 0)
-        tile.table_sums = {request.gradients.few_entries, table_words, shape.warps};
+        tile.table_sums = {request.gradients.few_entries, table_words, shape.warps,
+                           request.gradients.weighs_entries};
     return ::sm80::backward_key_layout(tile).bytes;
 }
 int query_kernel_bytes(const KernelRequest& request, const BlockShape& shape) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "common/element.cuh"
+#include "sm80/tile.cuh"
 #include "sm90/warpgroup.cuh"
 
 namespace sm80 {
@@ -13,6 +14,15 @@ template <typename E> struct OperandA {
 template <typename E> struct OperandB {
     unsigned registers[2];
 };
+
+template <typename E> constexpr int kStepK = 32 / static_cast<int>(sizeof(E));
+template <typename E> unsigned pack(float low, float high) {
+    const E both[] = {flexc_from_float<E>(low), flexc_from_float<E>(high)};
+    unsigned word;
+    std::memcpy(&word, both, sizeof word);
+    return word;
+}
+inline int lane_index() { return static_cast<int>(threadIdx.x) & 31; }
 
 // What every lane has.
 template <int kCount>

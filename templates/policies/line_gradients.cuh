@@ -1,0 +1,17 @@
+// Policies of gradients of reads by the query alone, and by the key alone, in the generic backward:
+// each is summed along a row, or a column, of a tile before memory is touched.
+#pragma once
+
+namespace defaults {
+
+struct NoLineGradients {
+    static constexpr int kCount = 0;
+    // Adds an element's terms to the sums of its line, kCount numbers.
+    template <typename Joint> static __device__ void sum(const Joint&, float, float*) {}
+    // Adds the sums of a line to the gradients in memory. An index outside its buffer adds nothing.
+    template <typename At> static __device__ void flush(const At&, const float*) {}
+};
+struct RowGradients : NoLineGradients {};
+struct ColumnGradients : NoLineGradients {};
+
+} // namespace defaults

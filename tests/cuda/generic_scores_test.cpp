@@ -1,0 +1,203 @@
+// P, dS and gradients of reads by head, query and key of a tile of the generic backward, and what
+// elements add to tables instead of dS: a block run by threads of the host, against the program at
+// each element.
+#include <cmath>
+#include <random>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include "compile/kernels.h"
+#include "cuda/emitted.h"
+#include "d_scores.h"
+#include "draws.h"
+#include "host_arguments.h"
+#include "host_module.h"
+#include "passes/gradient_sum.h"
+#include "passes/table_gradient.h"
+#include "plan/plan.h"
+#include "random_data.h"
+#include "sm80/arguments.h"
+
+namespace {
+
+using namespace flexc;
+
+// lse, delta: of each query of the tile. products and dp [queries][keys] become P and dS.
+using Function = void(const std::uint64_t* words, const ::sm80::KernelArguments*, int head,
+                      int first_query, int first_key, const float* lse, const float* delta,
+                      float* products, float* dp, float* weighted);
+
+constexpr std::string_view kText = R"(
+#include "mod.cuh"
+#include "sm80/backward_scores.cuh"
+using namespace sm80;
+using Scores = WarpResult<kScoreRows, mod::kKeyTile, mod::kWarps>;
+template <typename Visit> void visit(Scores& scores, Visit visit_element) {
+    for (int i = 0; i < Scores::kRows; ++i)
+        for (int j = 0; j < 2 * Scores::kColumns; ++j)
+            visit_element(scores.at(i, j / 2, j % 2),
+                          Scores::row(i) * mod::kKeyTile + Scores::column(j / 2) + j % 2);
+}
+extern "C" void run(const unsigned long long* words, const KernelArguments* attention, int head,
+                    int first_q, int first_kv, const float* lse, const float* delta,
+                    float* products, float* dp, float* weighted) {
+    const mod::Arguments& arguments = *reinterpret_cast<const mod::Arguments*>(words);
+    const HeadPlace place(*attention, arguments, head);
+    run_block(32 * mod::kWarps, [&] {
+        const Surroundings around{*attention, arguments, place,
+                                  SequenceLength(*attention, place.b)};
+        for (int i = threadIdx.x; i < mod::kQueryTile; i += 32 * mod::kWarps) {
+            store_shared_word(4 * i, __float_as_uint(lse[i]));
+            store_shared_word(4 * (mod::kQueryTile + i), __float_as_uint(delta[i]));
+        }
+        __syncthreads();
+        mod::GradientSums sums{};
+        for (int row = 0; row < mod::kQueryTile; row += kScoreRows) {
+            const int first = row * mod::kKeyTile;
+            Scores p, d_scores;
+            WeightedScores<Scores> beside;
+            visit(p, [&](float& element, int i) { element = products[first + i]; });
+            visit(d_scores, [&](float& element, int i) { element = dp[first + i]; });
+            differentiate_tile(p, d_scores, around,
+                               {first_q + row, first_kv, 4u * row, 4 * mod::kQueryTile, false},
+                               sums, beside);
+            visit(p, [&](float& element, int i) { products[first + i] = element; });
+            visit(d_scores, [&](float& element, int i) { dp[first + i] = element; });
+            beside.use([&](Scores elements) {
+                visit(elements, [&](float& element, int i) { weighted[first + i] = element; });
+            });
+        }
+        mod::flush_gradients(arguments, place.launch, place.head, place.b, place.h, place.h_kv,
+                             sums);
+    });
+}
+)";
+
+bool is_near(double is, double expected, double scale) {
+    return std::abs(is - expected) <= 2e-5 * (scale + std::abs(expected));
+}
+
+// How many elements of gradients are not zero.
+int check(const std::string& text, std::mt19937& random) {
+    CAPTURE(text);
+    const auto below = test::draws_below(random);
+    const int head_dim = below(2) == 0 ? 64 : 128;
+    auto mod = test::lower_text(text, head_dim, head_dim, true);
+    REQUIRE_MESSAGE(mod.has_value(), (mod ? std::string() : mod.error().message));
+    const plan::KernelConfig config =
+        plan::candidates({.kind = plan::KernelKind::backward_fused,
+                          .arch = 80,
+                          .dtype = DType::bf16,
+                          .head_dim = head_dim,
+                          .head_dim_v = head_dim,
+                          .has_score_mod = true,
+                          .gradients = {.few_entries = passes::count_few_entries(*mod),
+                                        .weighs_entries = passes::weighs_entries(*mod)},
+                          .generic_because = "this test is of it"})
+            .front();
+    const test::HostModule module(
+        std::string(kText),
+        test::emitted(*mod, config,
+                      {.dtype = DType::bf16, .head_dim = head_dim, .head_dim_v = head_dim}));
+
+    ::sm80::KernelArguments attention{};
+    static_cast<AttentionArguments&>(attention) =
+        test::random_attention(30 + below(200), 30 + below(200), random);
+    ir::Environment at = test::environment_of(attention, head_dim);
+    const test::RandomData data(mod->program, at, random);
+    test::HostArguments arguments(*mod, at);
+    arguments.clear_gradients();
+    const test::TilePlace place =
+        test::random_tile(attention, config.block.query_tile, config.block.key_tile, random);
+
+    const auto elements = static_cast<std::size_t>(place.queries) * place.keys;
+    std::vector<float> lse, delta, products(elements), dp(elements), weighted(elements);
+    for (int row = 0; row < place.queries; ++row) {
+        lse.push_back(static_cast<float>(test::random_real(random)));
+        delta.push_back(static_cast<float>(test::random_real(random)));
+    }
+    for (std::size_t i = 0; i < elements; ++i) {
+        products[i] = static_cast<float>(test::random_real(random));
+        dp[i] = static_cast<float>(test::random_real(random));
+    }
+    const std::vector<float> given_products = products, given_dp = dp;
+    module.function<Function>("run")(arguments.words(), &attention, place.head, place.first_query,
+                                     place.first_key, lse.data(), delta.data(), products.data(),
+                                     dp.data(), weighted.data());
+
+    at.b = place.head / attention.heads;
+    at.h = place.head % attention.heads;
+    at.h_kv = at.h / (attention.heads / attention.kv_heads);
+    std::vector<std::vector<double>> gradients = arguments.empty_gradients(), sizes = gradients;
+    int wrong = 0;
+    for (std::size_t i = 0; i < elements; ++i) {
+        const int row = static_cast<int>(i) / place.keys, column = static_cast<int>(i) % place.keys;
+        const int q = place.first_query + row, key = place.first_key + column;
+        at.q_idx = q + attention.q_offset;
+        at.kv_idx = key + attention.kv_offset;
+        at.score = static_cast<double>(given_products[i]) * attention.scale;
+        const bool is_visible = q < attention.q_len && key < attention.kv_len &&
+                                ir::evaluate_boolean(mod->program, mod->mask, at);
+        double p = 0, d_modified = 0, d_score = 0;
+        if (is_visible) {
+            p = std::exp(ir::evaluate_real(mod->program, mod->score, at) - lse[row]);
+            d_modified = p * (given_dp[i] - delta[row]);
+            d_score = d_modified * ir::evaluate_real(mod->program, mod->d_score, at);
+        }
+        wrong += !is_near(products[i], p, 1) || !is_near(dp[i], d_score, 1);
+        for (const passes::ReadGradient& gradient : mod->gradients) {
+            const double term =
+                is_visible ? d_modified * ir::evaluate_real(mod->program, gradient.partial, at) : 0;
+            // Those of tables are summed from tiles.
+            if (gradient.entry_sum == passes::EntrySum::weighted)
+                wrong += !is_near(weighted[i], term, 1);
+            const auto entry = test::element_of(mod->program, gradient.read, at);
+            if (!is_visible || !entry || gradient.entry_sum != passes::EntrySum::none) continue;
+            const std::uint32_t buffer = mod->program.graph[gradient.read].symbol;
+            gradients[buffer][*entry] += term;
+            sizes[buffer][*entry] += std::abs(term);
+        }
+    }
+    CHECK(wrong == 0);
+    int wrong_gradients = 0, added = 0;
+    for (std::size_t buffer = 0; buffer < gradients.size(); ++buffer)
+        for (std::size_t i = 0; i < gradients[buffer].size(); ++i) {
+            const double sum = arguments.gradient(buffer, i);
+            wrong_gradients += !is_near(sum, gradients[buffer][i], sizes[buffer][i]);
+            added += sum != 0;
+        }
+    CHECK(wrong_gradients == 0);
+    return added;
+}
+
+} // namespace
+
+TEST_CASE("the generic backward sums gradients of queries and keys along lines of a tile") {
+    std::random_device source;
+    const unsigned seed = source();
+    CAPTURE(seed);
+    std::mt19937 random(seed);
+    int added = 0;
+    for (const char* const text :
+         {"buffer g: f32[B, H, KV_LEN] grad\nbuffer r: f32[H, Q_LEN] grad\n"
+          "score_mod = score * g[b, h, kv_idx] * r[h, q_idx]",
+          "buffer g: f32[KV_LEN, 2] grad\nbuffer s: f32[H] grad\n"
+          "score_mod = tanh(score * g[kv_idx, 1]) + s[h] * g[kv_idx, 0]\n"
+          "mask_mod = q_idx + 20 >= kv_idx",
+          // Some indices are outside, and several queries share one.
+          "buffer at: i32[Q_LEN]\nbuffer r: bf16[3, H] grad\nbuffer m: f32[Q_LEN, KV_LEN] grad\n"
+          "score_mod = score * r[at[q_idx], h] + m[q_idx, kv_idx]",
+          "buffer r: f32[Q_LEN] grad\nscore_mod = score + r[q_idx] * kv_idx / 100\n"
+          "mask_mod = q_idx % 3 != kv_idx % 5",
+          // Elements add something of their own to a table, and to a read by distance.
+          "buffer t: f32[H, 5, 5] grad\nbuffer r: f32[Q_LEN] grad\nbuffer k: i32[KV_LEN]\n"
+          "score_mod = score * t[h, q_idx % 5, k[kv_idx]] + r[q_idx]",
+          "buffer t: f32[H, 64] grad\nbuffer g: f32[B, H, Q_LEN] grad\n"
+          "score_mod = score + g[b, h, q_idx] * t[h, min(abs(q_idx - kv_idx), 63)]\n"
+          "mask_mod = q_idx + 60 >= kv_idx"})
+        added += check(text, random);
+    CHECK(added > 200);
+}
