@@ -5,17 +5,22 @@
 #include "cuda/arch/family_text.h"
 #include "cuda/emit_dense_bias.h"
 #include "cuda/emit_derivative.h"
+#include "cuda/emit_distance_gradients.h"
 #include "cuda/emit_element_sums.h"
-#include "cuda/emit_gradients.h"
+#include "cuda/emit_generic_gradients.h"
+#include "cuda/emit_key_index_2d.h"
 #include "cuda/emit_mask.h"
 #include "cuda/emit_places.h"
+#include "cuda/emit_read_gradients.h"
 #include "cuda/emit_score_parts.h"
 #include "cuda/emit_shifted_reads.h"
 #include "cuda/emit_sink.h"
 #include "cuda/emit_staged_tables.h"
 #include "cuda/emit_table_gradients.h"
+#include "cuda/emit_term_gradients.h"
 #include "cuda/emit_tiles.h"
 #include "cuda/expressions.h"
+#include "cuda/kernel_gradients.h"
 #include "cuda/names.h"
 #include "cuda/policy.h"
 #include "cuda/quote.h"
@@ -83,7 +88,7 @@ class Emitter {
                          emit_term_gradients(layout_, terms_by_distance(mod_));
             if (!has_backward_policies(config_)) {
                 first_kv_head();
-                text_ += emit_gradients(layout_, gradients(), config_.sums) +
+                text_ += emit_generic_gradients(layout_, gradients(), config_.sums) +
                          emit_table_gradients(layout_, config_, gradients());
                 if (config_.sequences.is_short)
                     text_ += emit_shared_gradient(layout_, gradients(), config_.sums);

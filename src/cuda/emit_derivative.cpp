@@ -4,7 +4,7 @@
 
 #include "cuda/arch/family_text.h"
 #include "cuda/emit_dense_bias.h"
-#include "cuda/emit_gradients.h"
+#include "cuda/emit_key_index_2d.h"
 #include "cuda/policy.h"
 #include "passes/dense_bias.h"
 #include "passes/distance_value.h"

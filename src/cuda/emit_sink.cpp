@@ -1,11 +1,10 @@
 #include "cuda/emit_sink.h"
 
-#include <map>
 #include <vector>
 
 #include "cuda/arch/family_text.h"
-#include "cuda/emit_gradients.h"
 #include "cuda/expressions.h"
+#include "cuda/kernel_gradients.h"
 #include "cuda/policy.h"
 #include "passes/element_sums.h"
 #include "support/text.h"
@@ -14,7 +13,6 @@ namespace flexc::cuda {
 
 using ir::NodeId;
 using passes::Place;
-using Kind = passes::ArgumentSlot::Kind;
 
 namespace {
 
@@ -28,10 +26,9 @@ passes::Mod without_places(passes::Mod mod) {
     return mod;
 }
 
-std::vector<NodeId> roots_of(const Layout& layout, const passes::ReadGradient& gradient) {
-    std::vector<NodeId> roots = layout.node(gradient.read).operands;
-    roots.push_back(gradient.partial);
-    return roots;
+std::vector<NodeId> roots_of(const passes::Mod& mod,
+                             const std::vector<passes::ReadGradient>& gradients) {
+    return gradient_roots(mod, gradients, {&passes::ReadGradient::partial});
 }
 
 Body value(const Layout& layout, NodeId sink) {
@@ -41,39 +38,27 @@ Body value(const Layout& layout, NodeId sink) {
     return body;
 }
 
-void add(Body& body, const Layout& layout, const passes::ReadGradient& gradient) {
-    body.line(formatted("add({}, {});",
-                        element_address(body, gradient.read,
-                                        {Kind::gradient_data, layout.node(gradient.read).symbol},
-                                        Kind::gradient_stride),
+void add(Body& body, const passes::ReadGradient& gradient) {
+    body.line(formatted("add({}, {});", body.gradient_address(gradient.read),
                         unbracketed(body.text(gradient.partial))));
 }
 
 Body gradients(const Layout& layout, const std::vector<passes::ReadGradient>& gradients) {
     Body body = Body::after_head(layout);
     std::vector<NodeId> roots;
-    std::map<NodeId, std::vector<passes::ReadGradient>> of_terms; // by counter
     for (const passes::ReadGradient& gradient : gradients) {
-        std::vector<NodeId> needed = roots_of(layout, gradient);
-        if (layout.is_of_term(gradient.read)) {
-            of_terms[layout.mod().counters[gradient.read]].push_back(gradient);
-            needed = passes::entering(layout.mod(), needed);
-        }
+        std::vector<NodeId> needed = roots_of(layout.mod(), {gradient});
+        if (layout.is_of_term(gradient.read)) needed = passes::entering(layout.mod(), needed);
         roots.insert(roots.end(), needed.begin(), needed.end());
     }
     body.compute(roots);
     for (const passes::ReadGradient& gradient : gradients)
-        if (!layout.is_of_term(gradient.read)) add(body, layout, gradient);
-    for (const auto& [counter, terms] : of_terms)
+        if (!layout.is_of_term(gradient.read)) add(body, gradient);
+    for (const auto& [counter, terms] : by_counter(layout.mod(), gradients))
         body.loop(counter, [&](Body& inside) {
-            std::vector<NodeId> needed;
-            for (const passes::ReadGradient& gradient : terms) {
-                const std::vector<NodeId> more = roots_of(layout, gradient);
-                needed.insert(needed.end(), more.begin(), more.end());
-            }
-            inside.compute(needed);
+            inside.compute(roots_of(layout.mod(), terms));
             for (const passes::ReadGradient& gradient : terms)
-                add(inside, layout, gradient);
+                add(inside, gradient);
         });
     return body;
 }
@@ -99,20 +84,14 @@ std::string emit_sink(const passes::Mod& mod, const plan::KernelConfig& config,
     if (!knows_sink(mod, config)) return policy.text();
     policy.constant("kExists", true);
     const passes::Mod flat = without_places(mod);
-    std::vector<NodeId> roots = {mod.sink};
     policy.function(formatted("float value({})", kParameters),
-                    value(Layout(flat, roots, most), mod.sink));
+                    value(Layout(flat, {mod.sink}, most), mod.sink));
     if (config.kind != plan::KernelKind::delta) return policy.text();
     policy.constant("kReferencesAreProducts", mod.program.graph[mod.score].op == ir::Op::score);
-    roots.clear();
-    const Layout all(flat, roots, most);
-    for (const passes::ReadGradient& gradient : mod.sink_gradients) {
-        const std::vector<NodeId> needed = roots_of(all, gradient);
-        roots.insert(roots.end(), needed.begin(), needed.end());
-    }
     policy.member("    template <typename Add>\n");
-    policy.function(formatted("void visit_gradients({}, Add add)", kParameters),
-                    gradients(Layout(flat, roots, most), mod.sink_gradients));
+    policy.function(
+        formatted("void visit_gradients({}, Add add)", kParameters),
+        gradients(Layout(flat, roots_of(mod, mod.sink_gradients), most), mod.sink_gradients));
     return policy.text();
 }
 

@@ -52,6 +52,11 @@ class Body {
     std::string inside(ir::NodeId read) const;
     std::string offset(ir::NodeId read, passes::ArgumentSlot::Kind stride) const;
 
+    // The address of the element that a read names, in its buffer and in the buffer's gradient;
+    // null if the element is outside.
+    std::string element_address(ir::NodeId read) const;
+    std::string gradient_address(ir::NodeId read) const;
+
     // Base address, for one head, of a read with narrow offsets.
     std::string base(ir::NodeId read) const;
     // The part of a narrow read's offset that a place knows, in 32 bits; "" for none.
@@ -87,6 +92,8 @@ class Body {
     std::string narrow_offset(ir::NodeId read, passes::ArgumentSlot::Kind stride) const;
     std::string offset_of_head(ir::NodeId read, passes::ArgumentSlot::Kind stride) const;
     std::string address(ir::NodeId read) const;
+    std::string address_inside(ir::NodeId read, passes::ArgumentSlot::Kind data,
+                               passes::ArgumentSlot::Kind stride) const;
 
     std::string split_position(ir::NodeId integer) const;
     std::string int_of_log(ir::NodeId real_to_int) const;

@@ -227,4 +227,20 @@ std::string Body::offset(NodeId read, Kind stride) const {
     return "(" + result + ")";
 }
 
+std::string Body::element_address(NodeId read) const {
+    return address_inside(read, Kind::buffer_data, Kind::buffer_stride);
+}
+
+std::string Body::gradient_address(NodeId read) const {
+    return address_inside(read, Kind::gradient_data, Kind::gradient_stride);
+}
+
+std::string Body::address_inside(NodeId read, Kind data, Kind stride) const {
+    const std::string offset = this->offset(read, stride);
+    const std::string address =
+        argument({data, layout_->node(read).symbol}) + (offset.empty() ? "" : " + " + offset);
+    const std::string inside = this->inside(read);
+    return inside.empty() ? address : unbracketed(inside) + " ? " + address + " : nullptr";
+}
+
 } // namespace flexc::cuda

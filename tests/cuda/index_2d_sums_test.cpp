@@ -10,7 +10,6 @@
 
 #include "common/arguments.h"
 #include "compile/kernels.h"
-#include "cuda/emit_gradients.h"
 #include "cuda/emitted.h"
 #include "d_scores.h"
 #include "draws.h"

@@ -9,8 +9,8 @@
 #include <doctest/doctest.h>
 
 #include "compile/kernels.h"
-#include "cuda/emit_gradients.h"
 #include "cuda/emitted.h"
+#include "cuda/kernel_gradients.h"
 #include "d_scores.h"
 #include "draws.h"
 #include "host_arguments.h"
