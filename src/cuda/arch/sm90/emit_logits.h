@@ -1,4 +1,5 @@
-// The part of mod.cuh that a warp-specialized forward adds.
+// The functions of mod.cuh by which a warp-specialized forward computes logits, and the policies of
+// what they read.
 #pragma once
 
 #include <string>
@@ -9,9 +10,7 @@
 
 namespace flexc::cuda {
 
-std::string emit_logit_constants(const plan::KernelConfig& config, const passes::Mod& mod,
-                                 const passes::ScoreParts& parts);
-// The functions that compute logits; they come after struct At in mod.cuh.
+// They come after struct At.
 std::string emit_logit_functions(const Layout& layout, const plan::KernelConfig& config,
                                  const passes::ScoreParts& parts, int mask_instructions);
 

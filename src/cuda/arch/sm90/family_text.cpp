@@ -1,5 +1,6 @@
 #include "cuda/arch/family_text.h"
 
+#include "cuda/arch/sm90/emit_forward_constants.h"
 #include "cuda/arch/sm90/emit_logits.h"
 #include "cuda/arch/sm90/emit_mma.h"
 #include "plan/arch/sm90/sm90.h"
@@ -40,8 +41,9 @@ const FamilyText& family_text() {
                                       : "";
         },
         .constants = [](const TextInputs& from) -> std::string {
-            return is_forward(from.config) ? emit_logit_constants(from.config, from.mod, from.parts)
-                                           : "";
+            return is_forward(from.config)
+                       ? emit_forward_constants(from.config, from.mod, from.parts)
+                       : "";
         },
         .members_of_at = members_of_at,
         .functions = [](const TextInputs& from, const Layout& layout,
