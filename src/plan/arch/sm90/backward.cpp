@@ -1,50 +1,20 @@
-// Chooses the tiles of Hopper's fused backward kernel, and configures the kernels that run before
-// and after it.
+// Chooses the tiles of Hopper's fused backward kernel.
 #include <algorithm>
-#include <limits>
-#include <string>
+#include <iterator>
+#include <optional>
 #include <vector>
 
+#include "plan/arch/sm90/backward_reason.h"
+#include "plan/arch/sm90/backward_spills.h"
+#include "plan/arch/sm90/backward_tile.h"
 #include "plan/arch/sm90/element_sums.h"
 #include "plan/arch/sm90/sm90.h"
 #include "plan/work.h"
-#include "support/text.h"
-
-#include "sm90/register_form.h"
 
 namespace flexc::plan::sm90 {
 namespace {
 
 using ::sm90::BackwardShape, ::sm90::RegisterForm;
-
-struct FusedTile {
-    int query_tile = 0;
-    passes::TileSums sums = kNoTileSums;
-    BackwardStorage storage;
-    int way_to_sum = 0;          // of ways_to_sum(): those of larger numbers are slower
-    bool has_slower_way = false; // of which another follows
-    RegisterForm form = RegisterForm::keeps_all;
-    int saving_forms = 0; // number of forms of the same tile after this one
-
-    // Whether tables, or grids, are summed in shared memory.
-    bool sums_tables() const { return storage.table_words > 0 || storage.entries > 0; }
-    bool has_dense_bias() const { return storage.bias_stages > 0 || sums.adds_bias_gradients; }
-};
-
-BackwardShape heads_of(const KernelRequest& request) {
-    BackwardShape shape{};
-    shape.head_dim = request.head_dim;
-    shape.head_dim_v = request.head_dim_v;
-    shape.are_alone = request.gradients.are_alone;
-    return shape;
-}
-bool shares_keys(const KernelRequest& request) { return heads_of(request).shares_keys(); }
-
-// Returns what is read and summed by a 2-D key index. Nothing if warpgroups share keys, because no
-// shared memory is left to stage it.
-passes::Index2dReads index_2d_of(const KernelRequest& request) {
-    return shares_keys(request) ? passes::Index2dReads{} : request.gradients.index_2d;
-}
 
 // Whether MMAs can sum a tile by the 2-D key index: its keys must be whole rows, and a row a whole
 // number of MMA steps.
@@ -52,60 +22,6 @@ bool sums_by_mma(const passes::Index2dReads& reads) {
     constexpr int kStep = 16;
     return reads.width > 0 && 64 * ::sm90::kConsumers % reads.width == 0 &&
            reads.width % kStep == 0 && reads.sums_are_linear;
-}
-
-// Returns the sizes that determine the kernel's shared memory. It reserves the maximum for values
-// of a query, because what a program needs there is known only when its text is emitted.
-BackwardShape shape_of(const KernelRequest& request, const FusedTile& tile) {
-    const BackwardStorage& storage = tile.storage;
-    // Tiles of a dense bias leave no shared memory for a 2-D key index.
-    const passes::Index2dReads index_2d =
-        tile.has_dense_bias() ? passes::Index2dReads{} : index_2d_of(request);
-    BackwardShape shape = heads_of(request);
-    shape.query_tile = tile.query_tile;
-    shape.d_scores_stages = storage.d_scores_stages;
-    shape.bias_stages = storage.bias_stages;
-    shape.bias_bytes = request.bias.bytes;
-    shape.adds_bias_gradients = tile.sums.adds_bias_gradients;
-    shape.biases_are_narrow = request.bias.has_narrow_gradient;
-    shape.sums_tile = request.gradients.by_distance || index_2d.width != 0 ||
-                      storage.table_words > 0 || request.gradients.by_shift ||
-                      tile.sums.weighs_distances;
-    shape.table_words = storage.table_words + storage.kind_words;
-    shape.entry_words =
-        storage.entries == 0 ? 0 : (storage.entries + 1) << storage.entry_copy_shift;
-    shape.has_weighted_tile =
-        tile.sums.weighs_distances || (request.gradients.weighs_tables && storage.table_words > 0);
-    shape.term_words = storage.term_words;
-    shape.row_bytes = shape.has_weighted_tile ? 0 : shape.most_row_bytes();
-    shape.key_width = index_2d.width;
-    shape.row_reads = index_2d.by_row;
-    shape.column_reads = storage.stages_columns ? index_2d.by_column : 0;
-    shape.column_bytes = index_2d.column_bytes;
-    shape.column_sums = storage.stages_sums && index_2d.sums_columns ? index_2d.width : 0;
-    shape.has_block_mask = request.mask.has_block_mask;
-    shape.is_ragged = request.sequences.is_ragged;
-    // Persistent blocks pay off if blocks are short, or if some of them have no queries to visit.
-    // Without a mask, not with gradients of buffers, whose sums at a block's end take longer then.
-    constexpr int kShortHeadDim = 64;
-    const bool is_short =
-        !request.gradients.any && std::max(request.head_dim, request.head_dim_v) <= kShortHeadDim;
-    shape.is_persistent = (request.mask.has_block_mask || request.mask.has_window ||
-                           request.sequences.is_ragged || is_short) &&
-                          request.gradients.index_2d.width == 0 && shape.can_be_persistent();
-    return shape;
-}
-
-bool fits(const KernelRequest& request, const BackwardShape& shape) {
-    return backward_layout(shape).end <= shared_memory_limit(request.arch);
-}
-
-// Returns the shape with shared memory in which the block's warps combine their sums by query; the
-// shape itself if these do not all fit.
-BackwardShape with_query_sums(const KernelRequest& request, const BackwardShape& shape) {
-    BackwardShape gathering = shape;
-    gathering.query_sums = request.gradients.by_query;
-    return !shape.shares_keys() && fits(request, gathering) ? gathering : shape;
 }
 
 // Whether dk and dv, if there are any, leave registers for more than one thing that elements need
@@ -129,13 +45,6 @@ bool writes_scores_once(const KernelRequest& request) {
         !has_narrow_heads(request))
         return true;
     return request.work.copied_instructions > (is_short ? kMostWhereShort : kMost);
-}
-
-// Returns the accumulators of a thread: two tiles of scores, dk and dv.
-int accumulators_of(const KernelRequest& request, const FusedTile& tile) {
-    const int of_inputs =
-        (padded_columns(request.head_dim) + padded_columns(request.head_dim_v)) / 2;
-    return tile.query_tile + (request.gradients.are_alone ? 0 : of_inputs);
 }
 
 // Returns how many elements have their sums computed at once. Where gradients of terms are summed,
@@ -371,27 +280,11 @@ std::vector<RegisterForm> register_forms(const KernelRequest& request) {
     return forms;
 }
 
-// Returns the tiles to try, best first. Reading columns of a 2-D key index from memory costs more
-// than smaller tiles do, and so do sums without MMAs, or a slower way to sum tables. Each tile is
-// followed by its forms that save registers, each slower than the one before it; only by the last
-// of them where a slower way follows, so that such a program has two compiles more at most.
-std::vector<FusedTile> fused_tiles(const KernelRequest& request) {
+// Returns the tiles that neither copy dense biases nor add their gradients, best first: reading
+// columns of a 2-D key index from memory costs more than smaller tiles do, and so do sums without
+// MMAs.
+std::vector<FusedTile> usual_tiles(const KernelRequest& request) {
     std::vector<FusedTile> tiles;
-    const auto add = [&](FusedTile tile) {
-        FusedTile keeping = tile;
-        keeping.storage.term_words = request.gradients.term_words;
-        if (fits(request, shape_of(request, keeping))) tile = keeping;
-        std::vector<RegisterForm> forms = register_forms(request);
-        if (tile.has_slower_way && forms.size() > 2)
-            forms.erase(forms.begin() + 1, forms.end() - 1);
-        for (std::size_t i = 0; i < forms.size(); ++i) {
-            tile.form = forms[i];
-            tile.saving_forms = static_cast<int>(forms.size() - 1 - i);
-            tiles.push_back(tile);
-        }
-    };
-    if (const auto tile = bias_tile_of(request)) add(*tile);
-    std::vector<FusedTile> slower; // ways to sum tables
     const passes::Index2dReads index_2d = index_2d_of(request);
     for (const bool stages_columns : {true, false}) {
         if (stages_columns && index_2d.by_column == 0) continue;
@@ -401,27 +294,59 @@ std::vector<FusedTile> fused_tiles(const KernelRequest& request) {
                 if (const FusedTile tile{
                         .query_tile = query_tile,
                         .storage = {.stages_columns = stages_columns, .stages_sums = stages_sums}};
-                    suits(request, tile)) {
-                    const std::vector<FusedTile> ways = ways_to_sum(request, tile);
-                    add(ways.front());
-                    slower.insert(slower.end(), ways.begin() + 1, ways.end());
-                }
+                    suits(request, tile))
+                    tiles.push_back(tile);
         }
     }
-    std::ranges::stable_sort(slower, {}, &FusedTile::way_to_sum);
-    std::ranges::for_each(slower, add);
     return tiles;
+}
+
+// Returns the tile with memory for sums of terms, if there is room.
+FusedTile with_term_words(const KernelRequest& request, const FusedTile& tile) {
+    FusedTile keeping = tile;
+    keeping.storage.term_words = request.gradients.term_words;
+    return fits(request, shape_of(request, keeping)) ? keeping : tile;
+}
+
+// Returns the tile in each of its forms, which save ever more registers and are ever slower; only
+// in the first and the last where a slower way to sum follows, so that such a program has two
+// compiles more at most.
+std::vector<FusedTile> in_forms(const KernelRequest& request, FusedTile tile) {
+    std::vector<RegisterForm> forms = register_forms(request);
+    if (tile.has_slower_way && forms.size() > 2) forms.erase(forms.begin() + 1, forms.end() - 1);
+    std::vector<FusedTile> tiles;
+    for (std::size_t i = 0; i < forms.size(); ++i) {
+        tile.form = forms[i];
+        tile.saving_forms = static_cast<int>(forms.size() - 1 - i);
+        tiles.push_back(tile);
+    }
+    return tiles;
+}
+
+// Returns the tiles to try, best first.
+std::vector<FusedTile> fused_tiles(const KernelRequest& request) {
+    std::vector<FusedTile> tiles;
+    if (const auto tile = bias_tile_of(request)) tiles.push_back(*tile);
+    for (const FusedTile& tile : usual_tiles(request))
+        std::ranges::move(ways_to_sum(request, tile), std::back_inserter(tiles));
+    // A slower way to sum tables costs more than smaller tiles do.
+    std::ranges::stable_sort(tiles, {}, &FusedTile::way_to_sum);
+    std::vector<FusedTile> all;
+    for (const FusedTile& tile : tiles)
+        std::ranges::move(in_forms(request, with_term_words(request, tile)),
+                          std::back_inserter(all));
+    return all;
 }
 
 // Returns the configuration of tile all[at] of the fused kernel.
 KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& all,
                    std::size_t at) {
     const FusedTile& tile = all[at];
+    const BackwardShape shape = with_query_sums(request, shape_of(request, tile));
+    const bool shares = shares_keys(request);
     KernelConfig config;
     config.kind = KernelKind::backward_fused;
     config.family = kName;
-    const BackwardShape shape = with_query_sums(request, shape_of(request, tile));
-    const bool shares = shape.shares_keys();
     config.template_path = shares ? "backward_wide_sm90.cu" : "backward_sm90.cu";
     config.entry = shares ? "flexc_backward_wide_sm90" : "flexc_backward_sm90";
     // Persistent blocks use the remaining memory for the next tile's keys.
@@ -441,107 +366,12 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
     config.storage.query_sums = shape.query_sums;
     config.sum_elements = elements_at_once(request, tile);
     config.has_block_mask = request.mask.has_block_mask;
-    const bool is_last = at + 1 == all.size();
-    // A few spilled words cost some percent, and the generic kernel has half the speed, unless
-    // elements are added in memory one by one and nothing is summed on chip.
-    const bool adds_elements = (request.gradients.by_element || request.gradients.by_table ||
-                                request.gradients.grid_places > 0) &&
-                               !tile.sums_tables() && shape.key_width == 0;
-    // Limits in bytes. A kernel that spills little is as fast in a form that saves registers. One
-    // that spills more is faster with smaller tiles or, with kSavableOfElements, as the generic
-    // kernel.
-    constexpr int kSavable = 128, kSavableOfElements = 64;
-    SpillLimits& spills = config.spills;
-    spills.saving_forms = tile.saving_forms;
-    const bool comes_again = spills.saving_forms > 0;
-    const std::size_t next = at + static_cast<std::size_t>(spills.saving_forms) + 1;
-    const bool has_smaller = next < all.size() && all[next].way_to_sum == tile.way_to_sum;
-    spills.savable = adds_elements                           ? kSavableOfElements
-                     : has_smaller && !tile.has_dense_bias() ? kSavable
-                                                             : std::numeric_limits<int>::max();
-    // In bytes; in all programs that were tried, the warps beside the MMAs spilled at most 24.
-    constexpr int kMostBeside = 32;
-    const bool precedes_beside = all.size() > at + 1 && tile.form == RegisterForm::keeps_all &&
-                                 all[at + 1].form == RegisterForm::saves_beside;
-    spills.beside = precedes_beside && spills.saving_forms > 1 && request.has_score_mod
-                        ? kMostBeside
-                        : std::numeric_limits<int>::max();
-    // The bytes that a kernel may spill and is kept: those of the first row that holds.
-    struct Tolerance {
-        bool holds;
-        int bytes;
-    };
-    const bool is_first = at == 0 || all[at - 1].saving_forms == 0; // of a tile's forms
-    const Tolerance tolerances[] = {
-        // What waits in registers for the loops over terms spills in every form, and most in those
-        // that save registers. The generic kernel adds each element's part of each term to memory.
-        {request.gradients.by_terms, std::numeric_limits<int>::max()},
-        // The computation of an element takes far longer.
-        {request.work.is_long && !is_last, kSpillsOfLong},
-        // It takes longer, and forms seldom help.
-        {request.work.is_large && config.form.writes_scores_once, 64},
-        // Warps that sum tables or shifted reads spill, which no form avoids.
-        {is_first && (tile.sums_tables() || tile.sums.weighs_distances), 128},
-        {is_first && request.gradients.by_shift, 160},
-        // What forms that save registers compute again costs more than a few words that are stored
-        // once and read in each tile, but for those of warps that copy dense biases.
-        {is_first && comes_again && !tile.has_dense_bias() && !adds_elements, 16},
-        // Another form, or the generic kernel, is as fast.
-        {comes_again || adds_elements, 0},
-        // The generic kernel, which follows, takes three times as long.
-        {is_last, 640},
-        // So do additions and reads element by element.
-        {tile.has_dense_bias() || shape.key_width != 0 || tile.sums_tables() ||
-             tile.sums.weighs_distances,
-         256},
-        // Smaller tiles follow.
-        {true, 128}};
-    spills.tolerated = std::ranges::find_if(tolerances, &Tolerance::holds)->bytes;
-    config.reason = "wgmma, ";
-    if (request.gradients.are_alone)
-        config.reason += "gradients of buffers alone";
-    else
-        config.reason +=
-            formatted("dk and dv of a tile of keys, dq by {}",
-                      shares || tile.sums.adds_bias_gradients ? "additions from registers"
-                                                              : "TMA reductions");
-    if (tile.sums.adds_bias_gradients) config.reason += ", tiles of a dense bias's gradient";
-    if (request.deterministic) config.reason += ", in the order of keys";
-    if (request.gradients.by_shift) config.reason += ", gradients of shifted reads by tiles";
-    if (tile.sums.sums_grids)
-        config.reason += ", gradients of grids by distance in shared memory";
-    else if (tile.storage.entries > 0)
-        config.reason += formatted(", gradients of tables in shared memory, {} of each of {} "
-                                   "entries, added to by the threads that have dS",
-                                   tile.storage.entry_copy_shift == 0
-                                       ? "one copy"
-                                       : formatted("{} copies", 1 << tile.storage.entry_copy_shift),
-                                   tile.storage.entries);
-    else if (tile.sums.sums_tables)
-        config.reason += request.gradients.weighs_tables
-                             ? ", gradients of tables in shared memory, from tiles beside dS"
-                             : ", gradients of tables in shared memory";
-    if (tile.sums.weighs_distances) config.reason += ", gradients by distance from tiles beside dS";
-    if (request.gradients.by_terms)
-        config.reason += tile.storage.term_words > 0 ? ", gradients of terms in shared memory"
-                                                     : ", gradients of terms once a tile";
-    if (config.sum_elements != 0 && !request.gradients.by_terms)
-        config.reason += formatted(", sums of {} elements at once", config.sum_elements);
-    if (shape.key_width != 0)
-        config.reason += formatted(", a 2-D key index of {} columns", shape.key_width);
-    if (tile.storage.bias_stages > 0) config.reason += "; biases through shared memory";
-    if (at + static_cast<std::size_t>(tile.saving_forms) >= register_forms(request).size())
-        config.reason += tile.way_to_sum > 0
-                             ? "; faster sums of tables spilled registers"
-                             : "; larger tiles spilled registers or serialised products";
-    if (tile.form == RegisterForm::subtracts_apart)
-        config.reason += "; saves registers, references of large scores are subtracted apart";
-    else if (tile.form != RegisterForm::keeps_all)
-        config.reason += formatted("; saves registers in {} steps", config.form.saves_registers);
+    config.spills = spill_limits(request, all, at, config);
+    const bool follows_others =
+        at + static_cast<std::size_t>(tile.saving_forms) >= register_forms(request).size();
+    config.reason = reason_of(request, tile, config, follows_others);
     return config;
 }
-
-constexpr int kWarpsBeside = 4; // of kernels that run before or after the fused one
 
 } // namespace
 
@@ -558,52 +388,6 @@ bool has_room_for_sums(const KernelRequest& request) {
                (!gradients.weighs_distances || tile.sums.weighs_distances);
     });
 }
-
-KernelConfig delta_kernel() {
-    return {.kind = KernelKind::delta,
-            .family = kName,
-            .template_path = "backward_delta_sm90.cu",
-            .entry = "flexc_backward_delta_sm90",
-            .block = {.query_tile = kPaddedRows, .warps = kWarpsBeside},
-            .reason = "row sums of d_out * o, and zeros for dq"};
-}
-
-KernelConfig convert_kernel(int head_dim) {
-    constexpr int kBarrierBytes = 16; // and a value that one thread passes to the others
-    return {.kind = KernelKind::convert,
-            .family = kName,
-            .template_path = "backward_convert_sm90.cu",
-            .entry = "flexc_backward_convert_sm90",
-            .block = {.query_tile = kRowBlock,
-                      .warps = kWarpsBeside,
-                      .shared_bytes = kRowBlock * head_dim * 4 + kBarrierBytes},
-            .reason = "dq from its accumulator"};
-}
-
-// Tiles of these two are distances, one for each thread.
-KernelConfig expand_kernel() {
-    return {.kind = KernelKind::expand,
-            .family = kName,
-            .template_path = "backward_expand_sm90.cu",
-            .entry = "flexc_backward_expand_sm90",
-            .block = {.key_tile = kPaddedRows, .warps = kWarpsBeside},
-            .reason = "values that use q_idx - kv_idx, one for each distance"};
-}
-
-KernelConfig fold_kernel(const passes::TileSums& of_main) {
-    KernelConfig config = {
-        .kind = KernelKind::fold,
-        .family = kName,
-        .template_path = "backward_fold_sm90.cu",
-        .entry = "flexc_backward_fold_sm90",
-        .block = {.key_tile = kPaddedRows, .warps = kWarpsBeside},
-        .reason = "gradients through values that use q_idx - kv_idx, from sums over diagonals"};
-    config.sums.sums_grids = of_main.sums_grids;
-    config.sums.weighs_distances = of_main.weighs_distances;
-    return config;
-}
-
-bool shares_keys_between_warpgroups(const KernelRequest& request) { return shares_keys(request); }
 
 std::vector<KernelConfig> backward_candidates(const KernelRequest& request) {
     std::vector<KernelConfig> candidates;

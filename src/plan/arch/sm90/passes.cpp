@@ -50,7 +50,7 @@ std::string_view why_not(const KernelRequest& request) {
     case KernelKind::backward_fused:
         if (request.gradients.are_alone)
             return has_room_for_sums(request) ? "" : "there is no room for sums on chip";
-        if (!shares_keys_between_warpgroups(request)) return "";
+        if (!shares_keys(request)) return "";
         if (request.sequences.is_ragged) return "that of wide heads is for dense tensors";
         if (request.deterministic)
             return "additions of dq from registers, which wide heads need, have no order";
@@ -237,8 +237,7 @@ PassPlan gradients_alone(const Program& program, const KernelConfig& main) {
 
 // Whether blocks report when they have added to dq.
 bool reports_additions(const Program& program, const KernelConfig& main) {
-    return !shares_keys_between_warpgroups(program.request(main.kind)) &&
-           !main.sums.adds_bias_gradients;
+    return !shares_keys(program.request(main.kind)) && !main.sums.adds_bias_gradients;
 }
 
 void add_region(PassPlan& pass, Region region, auto member, Extent elements,

@@ -43,7 +43,7 @@ std::vector<ForwardSchedule> forward_schedules(const KernelRequest& request);
 
 std::vector<KernelConfig> backward_candidates(const KernelRequest& request);
 // See BackwardShape::shares_keys().
-bool shares_keys_between_warpgroups(const KernelRequest& request);
+bool shares_keys(const KernelRequest& request);
 bool has_room_for_tables(const KernelRequest& request); // whether some tile sums them on chip
 // Whether every tile has room on chip for the sums of a kernel for gradients of buffers alone.
 bool has_room_for_sums(const KernelRequest& request);
