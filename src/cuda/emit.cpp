@@ -136,11 +136,13 @@ class Emitter {
     }
     std::vector<passes::ReadGradient> gradients() const { return gradients_of(mod_, config_); }
     std::vector<passes::ReadGradient> terms() const { return terms_of_kernel(mod_, config_); }
-    // Whether the gradient is of sums over diagonals that need nothing of elements but dS.
+    // Whether the gradient comes from sums over diagonals, without partials of elements.
     bool sums_diagonals(const passes::ReadGradient& gradient) const {
-        const bool is_fold = config_.kind == plan::KernelKind::fold;
-        return has_backward_policies(config_) && (is_fold || !gradient.is_weighted) &&
-               passes::gradient_sum(mod_, gradient, config_.sums) == passes::GradientSum::distance;
+        if (config_.kind == plan::KernelKind::fold)
+            return passes::gradient_sum(mod_, gradient, config_.sums) ==
+                   passes::GradientSum::distance;
+        return has_backward_policies(config_) &&
+               passes::is_of_diagonals(mod_, gradient, config_.sums);
     }
     // Whether a generic backward sums the gradient from the tile of dS, or from one beside it.
     bool sums_few_entries(const passes::ReadGradient& gradient) const {
@@ -148,8 +150,11 @@ class Emitter {
     }
     // Whether elements compute the partial derivative of this gradient themselves.
     bool has_partial(const passes::ReadGradient& gradient) const {
-        return !layout_.is_of_term(gradient.read) && !sums_diagonals(gradient) &&
-               (!sums_few_entries(gradient) || gradient.is_weighted);
+        if (!has_backward_policies(config_))
+            return !layout_.is_of_term(gradient.read) &&
+                   (!sums_few_entries(gradient) || gradient.is_weighted);
+        return !sums_diagonals(gradient) &&
+               passes::elements_have_partial(mod_, gradient, config_.sums);
     }
     // Whether the gradient arguments are exact sums (deterministic kernels).
     bool sums_exactly() const { return has_program() && mod_.deterministic; }

@@ -38,12 +38,9 @@ std::string emit_key_index_2d(const Layout& layout, const plan::KernelConfig& co
     const std::vector<NodeId> columns = staged_columns(mod, config);
     std::vector<NodeId> rows = staged_reads(mod, config);
     rows.resize(rows.size() - columns.size());
-    const auto dtype = [&](NodeId read) {
-        return mod.program.buffers[layout.node(read).symbol].dtype;
-    };
     std::size_t bytes = 0;
     for (const NodeId read : columns)
-        bytes = std::max(bytes, size_of(dtype(read)));
+        bytes = std::max(bytes, size_of(mod.program.buffer_of(read).dtype));
     Policy policy("KeyIndex2d");
     policy.constant("kWidth", config.sums.key_width);
     policy.constant("kRowReads", static_cast<int>(rows.size()));
@@ -65,7 +62,7 @@ std::string emit_key_index_2d(const Layout& layout, const plan::KernelConfig& co
             body.compute(layout.node(reads[i]).operands);
             body.line("return " + body.element_address(reads[i]) + ";");
             text += formatted("template <> struct {}<{}> {{\n    using Element = {};\n{}}};\n\n",
-                              form, i, element_type(dtype(reads[i])),
+                              form, i, element_type(mod.program.buffer_of(reads[i]).dtype),
                               member_function("const Element* address(const At& at)", body));
         }
     };

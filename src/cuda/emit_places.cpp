@@ -63,9 +63,8 @@ std::string emit_place_structs(const Layout& layout) {
             text += formatted("    float {};\n", reciprocal_name(divisor));
         for (const NodeId read : layout.narrow_reads())
             if (place == Place::head)
-                text +=
-                    formatted("    const {}* base_{};\n",
-                              element_type(program.buffers[layout.node(read).symbol].dtype), read);
+                text += formatted("    const {}* base_{};\n",
+                                  element_type(program.buffer_of(read).dtype), read);
             else if (!offset_part(Body(layout, place, ""), read, place).empty())
                 text += formatted("    int offset_{};\n", read);
         text += "};\n";

@@ -56,6 +56,7 @@ struct Program {
     // and KV_LEN are the longest request's; q_idx is then bounded by neither.
     Layout query_layout = Layout::dense, key_layout = Layout::dense;
     bool is_dense() const { return query_layout == Layout::dense && key_layout == Layout::dense; }
+    const Buffer& buffer_of(NodeId read) const { return buffers[graph[read].symbol]; }
     NodeId score = kNoNode; // always set by the front end: real
     NodeId mask = kNoNode;  // always set by the front end: bool; constant true when there is none
     // Real, and the same for a whole row: exp(sink) joins the sum that weights are divided by.

@@ -125,6 +125,14 @@ GradientSum gradient_sum(const Mod& mod, const ReadGradient& gradient, TileSums 
     return sum;
 }
 
+bool is_of_diagonals(const Mod& mod, const ReadGradient& gradient, const TileSums& tile) {
+    return !gradient.is_weighted && gradient_sum(mod, gradient, tile) == GradientSum::distance;
+}
+
+bool elements_have_partial(const Mod& mod, const ReadGradient& gradient, const TileSums& tile) {
+    return mod.counters[gradient.read] == ir::kNoNode && !is_of_diagonals(mod, gradient, tile);
+}
+
 bool is_of_terms_by_distance(const Mod& mod, const ReadGradient& gradient) {
     return mod.counters[gradient.read] != ir::kNoNode &&
            gradient_sum(mod, gradient) == GradientSum::distance;

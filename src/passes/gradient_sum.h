@@ -44,6 +44,11 @@ struct TileSums {
     bool sums_batches = false; // nothing but batch and head, where why_not_batches() is empty
 };
 GradientSum gradient_sum(const Mod& mod, const ReadGradient& gradient, TileSums tile = {});
+// Whether sums over diagonals of dS are all that the gradient takes of elements.
+bool is_of_diagonals(const Mod& mod, const ReadGradient& gradient, const TileSums& tile);
+// Whether a fused backward's elements compute the partial together with others: that of a sum's
+// terms is computed in loops over these.
+bool elements_have_partial(const Mod& mod, const ReadGradient& gradient, const TileSums& tile);
 // Whether d score_mod / d read and d score_mod / d score are the same everywhere.
 bool is_gradient_of_score(const Mod& mod, const ReadGradient& gradient);
 // Whether it is the gradient of a sum's terms, of which each is a multiple of the same sums over

@@ -9,6 +9,7 @@
 #include "flexc/types.h"
 #include "passes/decompose.h"
 #include "passes/gradient_sum.h"
+#include "plan/element_sums.h"
 #include "plan/schedule.h"
 #include "plan/work.h"
 
@@ -57,15 +58,6 @@ struct Work {
 
     bool computes_much() const { return element_instructions > kFewInstructions; }
     bool reads_much() const { return read_instructions > kFewInstructions; }
-};
-
-// Sums that each element adds up in a loop over its terms: passes::element_sums(). None if one term
-// of each, and what enters it, are more than kMostWrittenOut, too long to be repeated for elements.
-struct ElementSums {
-    int count = 0;
-    int carried = 0; // values of an element that enter terms
-    // Reads in terms, by what has an address of its own in a term.
-    int reads_of_queries = 0, reads_of_keys = 0, reads_of_elements = 0;
 };
 
 // What a forward may do with the score mod as passes::decompose_score() decomposes it; each

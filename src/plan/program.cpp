@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "passes/aligned_table.h"
 #include "passes/dense_bias.h"
 #include "passes/distance_value.h"
 #include "passes/element_sums.h"
@@ -25,11 +24,6 @@ bool needs_block_mask_of(const passes::Mod& mod) {
                                                mod.mask_tier == analysis::MaskTier::exhaustive);
 }
 
-int bytes_of_read(const passes::Mod& mod, ir::NodeId read) {
-    if (read == ir::kNoNode) return 0;
-    return static_cast<int>(size_of(mod.program.buffers[mod.program.graph[read].symbol].dtype));
-}
-
 bool computes_at(passes::Place place, const passes::Mod& mod,
                  const std::vector<ir::NodeId>& roots) {
     const ir::Graph& graph = mod.program.graph;
@@ -44,178 +38,17 @@ int backward_bias_bytes(const passes::Mod& mod) {
     // The warps that would copy it are busy with sums over diagonals.
     if (passes::sums_by(mod, passes::GradientSum::distance) || passes::weighs_distances(mod))
         return 0;
-    return bytes_of_read(mod, passes::dense_bias_of_score(mod));
-}
-
-// Returns the most vectors by key that elements read. Wide outputs leave registers for few.
-std::size_t most_by_key(const CompileOptions& options) {
-    constexpr int kWidest = 128;
-    return std::max(options.head_dim, options.head_dim_v) <= kWidest ? passes::kMostByKey
-                                                                     : passes::kFewByKey;
-}
-
-std::vector<passes::DecomposedMod> with_ever_fewer_shifts(const passes::Mod& mod) {
-    std::vector<passes::DecomposedMod> result;
-    std::size_t most = passes::kMostShiftedReads;
-    while (most != 0) {
-        passes::DecomposedMod with_shifts = passes::decompose_score_with_shifts(mod, most);
-        if (with_shifts.parts.shifted.empty()) break;
-        most = with_shifts.parts.shifted.size() - 1;
-        result.push_back(std::move(with_shifts));
-    }
-    return result;
-}
-
-// Returns the key tiles for which the places in every table are known except for one number per
-// tile. may_overlap: if no large tile is aligned, a tile's last keys may be the next one's first.
-std::vector<AlignedTile> aligned_tiles(const passes::DecomposedMod& decomposed, bool may_overlap) {
-    constexpr int kGroup = 16, kMany = 96, kMost = 128;
-    std::vector<AlignedTile> tiles;
-    const passes::StagedTables& staged = decomposed.parts.staged;
-    if (!decomposed.parts.aligns_tables || staged.tables.empty()) return tiles;
-    const auto add = [&](int keys, int step) {
-        const bool are_aligned =
-            passes::aligned_tables(decomposed.mod, staged, keys, step).has_value();
-        if (are_aligned) tiles.push_back({keys, step});
-        return are_aligned;
-    };
-    for (int keys = kGroup; keys <= kMost; keys += kGroup)
-        add(keys, keys);
-    if (!may_overlap || (!tiles.empty() && tiles.back().keys >= kMany)) return tiles;
-    for (int keys = kGroup; keys <= kMost; keys += kGroup)
-        for (int step = keys - 1; step > keys - kGroup; --step)
-            if (add(keys, step)) break;
-    return tiles;
-}
-
-ElementSums element_sums(const passes::Mod& mod, const std::vector<ir::NodeId>& ids) {
-    if (is_long(mod, ids)) return {};
-    ElementSums sums{.count = static_cast<int>(ids.size()),
-                     .carried = static_cast<int>(passes::carried_by_sums(mod, ids).size())};
-    for (const ir::NodeId id : ir::reachable(mod.program.graph, ids)) {
-        if (mod.program.graph[id].op != ir::Op::read || mod.counters[id] == ir::kNoNode) continue;
-        const passes::Place place = passes::place_of_term(mod, id);
-        sums.reads_of_queries += place == passes::Place::row;
-        sums.reads_of_keys += place == passes::Place::column;
-        sums.reads_of_elements += place == passes::Place::element;
-    }
-    return sums;
-}
-
-ElementSums element_sums(const passes::DecomposedMod& decomposed) {
-    return element_sums(decomposed.mod, passes::element_sums(decomposed.mod, decomposed.parts));
+    const ir::NodeId bias = passes::dense_bias_of_score(mod);
+    return bias == ir::kNoNode ? 0 : static_cast<int>(size_of(mod.program.buffer_of(bias).dtype));
 }
 
 // Sums of what a backward's elements compute together.
 ElementSums joint_sums(const passes::Mod& mod) {
+    const passes::TileSums tile = passes::fused_sums(mod);
     std::vector<ir::NodeId> roots = {mod.score, mod.d_score};
-    for (const passes::ReadGradient& gradient : mod.gradients) {
-        const bool is_of_diagonals =
-            !gradient.is_weighted && passes::gradient_sum(mod, gradient, passes::fused_sums(mod)) ==
-                                         passes::GradientSum::distance;
-        if (mod.counters[gradient.read] == ir::kNoNode && !is_of_diagonals)
-            roots.push_back(gradient.partial);
-    }
+    for (const passes::ReadGradient& gradient : mod.gradients)
+        if (passes::elements_have_partial(mod, gradient, tile)) roots.push_back(gradient.partial);
     return element_sums(mod, passes::element_sums(mod, roots, passes::distance_values(mod)));
-}
-
-PlainTerms plain_terms(const passes::DecomposedMod& decomposed) {
-    const auto& [mod, parts] = decomposed;
-    const ir::Graph& graph = mod.program.graph;
-    return {.bias_bytes = bytes_of_read(mod, parts.bias_read),
-            .tabulated = passes::tabulated_values(decomposed),
-            .sums = element_sums(decomposed),
-            .multiplies_key_addend = passes::multiplies_key_addend(mod, parts),
-            .adds_keys_alone = passes::adds_keys_alone(mod, parts),
-            .adds_by_position = passes::adds_by_position(mod, parts),
-            .can_start_with_distances = passes::can_start_with_distances(graph, parts),
-            .can_multiply_slope = passes::can_multiply_slope(mod, parts),
-            .row_key_products = static_cast<int>(parts.products.size()),
-            .beside_bias = passes::beside_elements(decomposed)};
-}
-
-KindTerms kind_terms(const passes::DecomposedMod& decomposed) {
-    const auto& [mod, parts] = decomposed;
-    return {.count = parts.kinds.count,
-            .are_of_pairs = parts.kinds.are_of_pairs,
-            .are_added_alone = passes::are_products(mod.program.graph, parts),
-            .tabulated = passes::tabulated_values(decomposed)};
-}
-
-// Estimates the instructions of what elements compute themselves, because it is neither tabulated
-// nor added by row, key or distance.
-int own_instructions(const passes::DecomposedMod& decomposed) {
-    const auto& [mod, parts] = decomposed;
-    std::vector<ir::NodeId> roots;
-    if (const ir::NodeId root = passes::of_elements(mod, parts); root != ir::kNoNode)
-        roots.push_back(root);
-    if (!mod.band.exact) roots.push_back(mod.mask);
-    std::vector<ir::NodeId> tabulated = parts.key_values;
-    tabulated.insert(tabulated.end(), parts.distance_values.begin(), parts.distance_values.end());
-    return element_instructions(mod, roots, tabulated);
-}
-
-// Returns how many values each element reads from memory itself.
-int own_reads(const passes::DecomposedMod& decomposed) {
-    const auto& [mod, parts] = decomposed;
-    const ir::NodeId root = passes::of_elements(mod, parts);
-    if (root == ir::kNoNode) return 0;
-    const auto is_elsewhere = [&](ir::NodeId id) {
-        return id == parts.bias_read || std::ranges::count(parts.key_values, id) != 0 ||
-               std::ranges::count(parts.distance_values, id) != 0 ||
-               std::ranges::count(parts.staged.tables, id, &passes::StagedTable::read) != 0;
-    };
-    int reads = 0;
-    ir::visit_from(mod.program.graph, {root}, [&](ir::NodeId id) {
-        if (is_elsewhere(id)) return false;
-        reads +=
-            mod.program.graph[id].op == ir::Op::read && mod.place[id] == passes::Place::element;
-        return true;
-    });
-    return reads;
-}
-
-// plain_bias: the read that the plain decomposition copies.
-TableTerms table_terms(const passes::DecomposedMod& decomposed, ir::NodeId plain_bias,
-                       bool has_block_mask) {
-    const auto& [mod, parts] = decomposed;
-    TableTerms terms;
-    for (const passes::StagedTable& table : parts.staged.tables) {
-        terms.entries.push_back(table.entries);
-        terms.computes_indices |= table.split.parts.rest != ir::kNoNode;
-    }
-    terms.can_start = !has_block_mask && passes::starts_with_tables(mod.program.graph, parts);
-    terms.bias_bytes = bytes_of_read(mod, parts.bias_read);
-    terms.copies_indices = parts.bias_read != plain_bias;
-    terms.element_instructions = own_instructions(decomposed);
-    terms.element_reads = own_reads(decomposed);
-    terms.tabulated = passes::tabulated_values(decomposed);
-    terms.sums = element_sums(decomposed);
-    return terms;
-}
-
-// hides_by_band: elements are hidden by a band alone, if at all.
-AlignedTableTerms aligned_table_terms(const passes::DecomposedMod& decomposed, bool hides_by_band,
-                                      bool has_block_mask) {
-    AlignedTableTerms terms{.beside = passes::beside_elements(decomposed),
-                            .tabulated = passes::tabulated_values(decomposed),
-                            .sums = element_sums(decomposed)};
-    // With a block mask, whose next tile is not known, accumulators do not start with tables.
-    if (has_block_mask && terms.beside.any()) terms.beside = {};
-    terms.tiles = aligned_tiles(decomposed, terms.beside.starts && hides_by_band);
-    return terms;
-}
-
-ShiftedTerms shifted_terms(const passes::DecomposedMod& decomposed) {
-    const auto& [mod, parts] = decomposed;
-    ShiftedTerms terms;
-    for (const passes::ShiftedRead& read : parts.shifted)
-        terms.tiles.push_back({read.by_key, bytes_of_read(mod, read.read)});
-    terms.have_ends = passes::have_ends(parts.shifted);
-    terms.tabulated = passes::tabulated_values(decomposed);
-    terms.beside = passes::beside_elements(decomposed);
-    terms.sums = element_sums(decomposed);
-    return terms;
 }
 
 DenseBias dense_bias(const passes::Mod& mod) {
@@ -269,18 +102,8 @@ BufferGradients buffer_gradients(const passes::Mod& mod) {
 
 Program::Program(passes::Mod mod, CompileOptions options, Target target)
     : mod_(std::move(mod)), options_(std::move(options)), target_(std::move(target)),
-      decomposed_(passes::decompose_score(mod_, 0, most_by_key(options_))),
-      // Kernels that copy dense biases cannot follow block masks.
-      decomposed_with_tables_(
-          passes::decompose_score_with_tables(mod_, !needs_block_mask_of(mod_))),
-      decomposed_with_aligned_tables_(passes::decompose_score_with_aligned_tables(mod_)),
-      decomposed_with_shifts_(with_ever_fewer_shifts(mod_)),
-      decomposed_with_kinds_(passes::decompose_score_with_kinds(mod_)),
-      key_index_2d_(passes::key_index_2d(mod_, decomposed_.parts)),
-      needs_block_mask_(needs_block_mask_of(mod_)) {
-    if (key_index_2d_.width != 0)
-        decomposed_by_index_2d_ =
-            passes::decompose_score(mod_, key_index_2d_.width, passes::kFewByKey);
+      needs_block_mask_(needs_block_mask_of(mod_)),
+      decompositions_(mod_, options_, needs_block_mask_) {
     const KernelRequest common = common_request();
     forward_ = forward_request(common);
     backward_ = backward_request(common);
@@ -319,22 +142,7 @@ KernelRequest Program::forward_request(KernelRequest request) const {
     request.work.element_instructions = element_instructions(mod_, roots);
     request.work.is_long = is_long(mod_, roots);
 
-    ScoreTerms& terms = request.terms;
-    terms.plain = plain_terms(decomposed_);
-    if (decomposed_by_index_2d_)
-        terms.by_index_2d = {.keys = key_index_2d_,
-                             .tabulated = passes::tabulated_values(*decomposed_by_index_2d_),
-                             .sums = element_sums(*decomposed_by_index_2d_),
-                             .element_reads = own_reads(*decomposed_by_index_2d_)};
-    terms.by_kinds = kind_terms(decomposed_with_kinds_);
-    terms.with_tables =
-        table_terms(decomposed_with_tables_, decomposed_.parts.bias_read, needs_block_mask_);
-    const bool hides_by_band =
-        mod_.band.exact || mod_.program.graph[mod_.mask].op == ir::Op::const_bool;
-    terms.with_aligned_tables =
-        aligned_table_terms(decomposed_with_aligned_tables_, hides_by_band, needs_block_mask_);
-    for (const passes::DecomposedMod& with_shifts : decomposed_with_shifts_)
-        terms.with_shifts.push_back(shifted_terms(with_shifts));
+    request.terms = decompositions_.terms(mod_, needs_block_mask_);
     return request;
 }
 
@@ -361,20 +169,6 @@ KernelRequest Program::backward_request(KernelRequest request) const {
                           .computes_rows = computes_at(passes::Place::row, mod_, roots),
                           .computes_columns = computes_at(passes::Place::column, mod_, roots)};
     return request;
-}
-
-const passes::DecomposedMod& Program::decomposed(const Decomposition& how) const {
-    using enum Decomposition::Of;
-    switch (how.of) {
-    case with_aligned_tables: return decomposed_with_aligned_tables_;
-    case with_tables: return decomposed_with_tables_;
-    case with_shifts: return *(decomposed_with_shifts_.end() - how.shifted_reads);
-    case by_kinds: return decomposed_with_kinds_;
-    case by_index_2d: return *decomposed_by_index_2d_;
-    case plain:
-    case none: break;
-    }
-    return decomposed_;
 }
 
 KernelRequest Program::request(KernelKind kind) const {

@@ -1,11 +1,9 @@
 // A mod and the options of its kernels. Everything that choices depend on is computed once, here.
 #pragma once
 
-#include <optional>
-
 #include "flexc/options.h"
-#include "passes/decompose.h"
 #include "passes/mod.h"
+#include "plan/decompositions.h"
 #include "plan/kernel.h"
 #include "plan/target.h"
 
@@ -22,7 +20,9 @@ class Program {
     const Target& target() const { return target_; }
     // The score mod, decomposed: with a 2-D key index, tables in shared memory, copied tiles of
     // shifted reads, products by kinds of keys, or none of these.
-    const passes::DecomposedMod& decomposed(const Decomposition& how) const;
+    const passes::DecomposedMod& decomposed(const Decomposition& how) const {
+        return decompositions_.of(how);
+    }
 
     // Whether ranges computed in the kernel cannot tell which tiles to visit.
     bool needs_block_mask() const { return needs_block_mask_; }
@@ -38,12 +38,8 @@ class Program {
     passes::Mod mod_;
     CompileOptions options_;
     Target target_;
-    passes::DecomposedMod decomposed_, decomposed_with_tables_, decomposed_with_aligned_tables_;
-    std::vector<passes::DecomposedMod> decomposed_with_shifts_; // of all, and ever fewer
-    passes::DecomposedMod decomposed_with_kinds_;
-    passes::KeyIndex2d key_index_2d_;
-    std::optional<passes::DecomposedMod> decomposed_by_index_2d_;
-    bool needs_block_mask_ = false;
+    bool needs_block_mask_;
+    Decompositions decompositions_;
     KernelRequest forward_, backward_;
 };
 
