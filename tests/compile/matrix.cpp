@@ -158,6 +158,8 @@ std::vector<KernelCase> compile_matrix() {
         cases.push_back(hopper("fire", kFire, head_dim, head_dim));
         cases.push_back(hopper("low_rank", kLowRank, head_dim, head_dim));
     }
+    cases.push_back(hopper_backward(KernelKind::backward_fused, "fire", kFire, 64, 64));
+    cases.push_back(hopper_backward(KernelKind::backward_fused, "low_rank", kLowRank, 128, 128));
     for (const std::string_view mod : kWatched)
         cases.push_back(hopper(mod, front::find_library_mod(mod)->text, 64, 64));
     for (const KernelKind kind : {KernelKind::delta, KernelKind::convert})
