@@ -62,10 +62,5 @@ class RandomCases : public test::RandomChoices {
 } // namespace
 
 TEST_CASE("few queries of dense tensors: random members on a GPU" * doctest::skip()) {
-    constexpr int kMembers = 12;
-    const std::uint32_t seed = test::seed_of_members();
-    CAPTURE(seed);
-    RandomCases cases(seed);
-    for (int i = 0; i < kMembers; ++i)
-        test::check_on_gpu(cases.next());
+    test::check_members<RandomCases>(12, test::check_on_gpu);
 }

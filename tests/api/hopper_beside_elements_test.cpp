@@ -96,12 +96,7 @@ Case special_case(const std::string& score, double special, int head_dim) {
 TEST_SUITE_BEGIN("hopper");
 
 TEST_CASE("beside what elements read: random members" * doctest::skip()) {
-    constexpr int kMembers = 8;
-    const std::uint32_t seed = test::seed_of_members();
-    CAPTURE(seed);
-    RandomCases cases(seed);
-    for (int i = 0; i < kMembers; ++i)
-        test::check_on_hopper(cases.next());
+    test::check_members<RandomCases>(8, test::check_on_hopper);
 }
 
 TEST_CASE("beside what elements read: infinite or large addends" * doctest::skip()) {

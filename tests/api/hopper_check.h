@@ -32,6 +32,16 @@ inline void check_on_hopper(Case one) {
     check_on_gpu(one);
 }
 
+// Checks so many random members of a class, which Cases::next() draws.
+template <typename Cases, typename Check, typename... Options>
+void check_members(int count, Check check, Options... options) {
+    const std::uint32_t seed = seed_of_members();
+    CAPTURE(seed);
+    Cases cases(seed, options...);
+    for (int i = 0; i < count; ++i)
+        check(cases.next());
+}
+
 // Draws the shape of a call and what else it asks for: heads and head dims of all kinds of tiles,
 // and lengths that fill none.
 inline void draw_call(RandomChoices& choices, Case& one) {

@@ -45,12 +45,7 @@ class RandomCases : public test::RandomChoices {
 TEST_SUITE_BEGIN("hopper");
 
 TEST_CASE("factors of rows and heads: random members" * doctest::skip()) {
-    constexpr int kMembers = 12;
-    const std::uint32_t seed = test::seed_of_members();
-    CAPTURE(seed);
-    RandomCases cases(seed);
-    for (int i = 0; i < kMembers; ++i)
-        test::check_on_hopper(cases.next());
+    test::check_members<RandomCases>(12, test::check_on_hopper);
 }
 
 TEST_CASE("factors of heads: zero, tiny and large" * doctest::skip()) {

@@ -87,12 +87,7 @@ Case of_text(const std::string& text, DType dtype, int head_dim) {
 TEST_SUITE_BEGIN("hopper");
 
 TEST_CASE("addends of keys: random members" * doctest::skip()) {
-    constexpr int kMembers = 12;
-    const std::uint32_t seed = test::seed_of_members();
-    CAPTURE(seed);
-    RandomCases cases(seed);
-    for (int i = 0; i < kMembers; ++i)
-        test::check_on_hopper(cases.next());
+    test::check_members<RandomCases>(12, test::check_on_hopper);
 }
 
 TEST_CASE("addends of keys: all of a float's bits" * doctest::skip()) {

@@ -82,22 +82,13 @@ class RandomCases : public test::RandomChoices {
     bool learned_;
 };
 
-void check_members(bool learned) {
-    constexpr int kMembers = 10;
-    const std::uint32_t seed = test::seed_of_members();
-    CAPTURE(seed);
-    RandomCases cases(seed, learned);
-    for (int i = 0; i < kMembers; ++i)
-        test::check_on_gpu(cases.next());
-}
-
 } // namespace
 
 TEST_CASE("many short sequences: random members on a GPU" * doctest::skip()) {
-    check_members(false);
+    test::check_members<RandomCases>(10, test::check_on_gpu, false);
 }
 
 TEST_CASE("many short sequences with gradients of buffers: random members on a GPU" *
           doctest::skip()) {
-    check_members(true);
+    test::check_members<RandomCases>(10, test::check_on_gpu, true);
 }
