@@ -313,10 +313,10 @@ Result<void> check_kernels(const plan::Program& program, cache::Store& store) {
 
 Result<void> check_argument_bytes(const passes::Mod& mod, int version, std::string_view whose) {
     // Argument bytes besides the program's words: the most that any kernel takes, and padding.
-    constexpr std::size_t kOthers =
-        sizeof(AttentionArguments) + plan::kMostFamilyBytes +
-        std::max({sizeof(PlanArguments), sizeof(ForwardTensorMaps), sizeof(BackwardTensorMaps)}) +
-        std::size_t{2} * 64;
+    constexpr std::size_t kOthers = sizeof(AttentionArguments) + plan::kMostFamilyBytes +
+                                    std::max({sizeof(BlockMaskArguments), sizeof(ForwardTensorMaps),
+                                              sizeof(BackwardTensorMaps)}) +
+                                    std::size_t{2} * 64;
     static_assert(kOthers + sizeof(std::uint64_t) * passes::kMaxArgumentWords <=
                   cuda::most_argument_bytes(12010));
     const std::size_t bytes = kOthers + sizeof(std::uint64_t) * passes::argument_slots(mod).size();

@@ -64,7 +64,7 @@ class Emitter {
         text_ += "#pragma once\n#include \"common/mod_prelude.cuh\"\n";
         if (!mod_.program.is_dense()) text_ += "#include \"common/sequences.h\"\n";
         if (!keys().is_in_order) text_ += formatted("#include \"{}\"\n", keys().device_header);
-        if (is_plan()) text_ += "#include \"common/interval.h\"\n";
+        if (builds_block_mask()) text_ += "#include \"common/interval.h\"\n";
         text_ += family_.includes(config_);
         if (sums_exactly()) text_ += "#include \"common/exact_sum.cuh\"\n";
         text_ += "\nnamespace mod {\n\nusing namespace defaults;\n\n";
@@ -73,7 +73,7 @@ class Emitter {
         text_ += emit_place_functions(layout_, has_score_mod());
         text_ += emit_band(layout_, mask_);
         element();
-        if (is_plan()) text_ += emit_tile_functions(layout_);
+        if (builds_block_mask()) text_ += emit_tile_functions(layout_);
         text_ += family_.functions(inputs(), layout_, mask_instructions_);
         text_ += emit_mask(layout_, config_, mask_);
         if (is_backward(config_.kind)) {
@@ -119,7 +119,7 @@ class Emitter {
     // they have gradients of rows or sinks, so that all programs share them.
     bool has_program() const {
         return config_.kind == plan::KernelKind::forward || is_backward(config_.kind) ||
-               is_plan() || has_row_gradients() || knows_sink(mod_, config_);
+               builds_block_mask() || has_row_gradients() || knows_sink(mod_, config_);
     }
     // Whether this is a delta kernel that also sums gradients of rows.
     bool is_delta() const {
@@ -127,7 +127,7 @@ class Emitter {
     }
     bool has_row_gradients() const { return is_delta() && !gradients().empty(); }
     bool has_elements() const { return has_program() && config_.kind != plan::KernelKind::delta; }
-    bool is_plan() const { return config_.kind == plan::KernelKind::block_mask; }
+    bool builds_block_mask() const { return config_.kind == plan::KernelKind::block_mask; }
     bool adds_elements() const {
         return !terms().empty() ||
                std::ranges::any_of(gradients(), [&](const passes::ReadGradient& gradient) {
@@ -171,7 +171,8 @@ class Emitter {
     // Whether the text has the policy of a shared value, even if the program has none.
     bool has_shared_value() const { return config_.sequences.is_short; }
     bool has_score_mod() const {
-        return has_elements() && !is_plan() && mod_.program.graph[mod_.score].op != Op::score;
+        return has_elements() && !builds_block_mask() &&
+               mod_.program.graph[mod_.score].op != Op::score;
     }
     bool reports() const {
         return config_.kind == plan::KernelKind::forward && mod_.out_of_range != ir::kNoNode;
@@ -180,7 +181,7 @@ class Emitter {
     std::vector<NodeId> roots() const {
         std::vector<NodeId> result;
         if (!has_program()) return result;
-        if (is_plan()) return {mod_.mask};
+        if (builds_block_mask()) return {mod_.mask};
         if (!has_elements())
             return gradient_roots(mod_, gradients(), {&passes::ReadGradient::partial});
         result = {mod_.mask, mod_.score};

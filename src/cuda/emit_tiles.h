@@ -1,4 +1,4 @@
-// The functions that plan.cu calls to decide which tiles of the score matrix a mask leaves.
+// The functions that block_mask.cu calls to decide which tiles of the score matrix a mask leaves.
 #pragma once
 
 #include <string>

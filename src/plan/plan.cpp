@@ -22,8 +22,8 @@ void add_block_mask_builder(const passes::Mod& mod, KernelPlan& plan) {
     const bool has_intervals = mod.mask_tier == analysis::MaskTier::tile_tests;
     plan.block_mask =
         KernelConfig{.kind = KernelKind::block_mask,
-                     .template_path = "plan.cu",
-                     .entry = "flexc_plan_tiles",
+                     .template_path = "block_mask.cu",
+                     .entry = "flexc_block_mask_tiles",
                      .block = {.warps = 8},
                      .reason = has_intervals ? "tiles by intervals, then by their elements"
                                              : "tiles by their elements"};

@@ -27,15 +27,15 @@ std::string block_mask_of(const MaskTiling& tiling) {
 }
 
 std::string builder_of(const KernelConfig& config, const BlockMaskFacts& facts) {
-    return formatted(
-        "  flexc_plan_facts, {}, flexc_plan_order: a block mask for {}{} for each kernel that "
-        "has one; {} intervals of {} bytes for each tile of queries, {} of keys; {}\n",
-        config.entry,
-        facts.is_dense() ? text_of_heads(facts.by_batch, facts.by_head)
-        : facts.by_head  ? "each h and all requests"
-                         : "all h and requests",
-        facts.is_dense() ? "" : ", in each call,", facts.query_facts, 2 * sizeof(double),
-        facts.key_facts, config.reason);
+    return formatted("  flexc_block_mask_facts, {}, flexc_block_mask_order: a block mask for {}{} "
+                     "for each kernel that "
+                     "has one; {} intervals of {} bytes for each tile of queries, {} of keys; {}\n",
+                     config.entry,
+                     facts.is_dense() ? text_of_heads(facts.by_batch, facts.by_head)
+                     : facts.by_head  ? "each h and all requests"
+                                      : "all h and requests",
+                     facts.is_dense() ? "" : ", in each call,", facts.query_facts,
+                     2 * sizeof(double), facts.key_facts, config.reason);
 }
 
 std::string reader_of(const KernelConfig& config) {

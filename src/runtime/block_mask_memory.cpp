@@ -30,8 +30,8 @@ MaskCount masks_of(const plan::BlockMaskFacts& facts, const AttentionArguments& 
             .heads = facts.by_head ? attention.heads : 1};
 }
 
-PlannedBlockMask place_block_mask(const plan::BlockMaskFacts& facts, const plan::MaskTiling& tiling,
-                                  const AttentionArguments& attention, support::Arena& arena) {
+BuiltBlockMask place_block_mask(const plan::BlockMaskFacts& facts, const plan::MaskTiling& tiling,
+                                const AttentionArguments& attention, support::Arena& arena) {
     const bool is_dense = facts.is_dense(), by_keys = tiling.by_keys;
     const Tiles queries = tiles_of(facts.queries, is_dense, attention.batch, attention.q_len,
                                    attention.q_rows, tiling.query_tile);

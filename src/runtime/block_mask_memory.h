@@ -22,7 +22,7 @@ struct MaskCount {
 };
 MaskCount masks_of(const plan::BlockMaskFacts& facts, const AttentionArguments& attention);
 
-PlannedBlockMask place_block_mask(const plan::BlockMaskFacts& facts, const plan::MaskTiling& tiling,
-                                  const AttentionArguments& attention, support::Arena& arena);
+BuiltBlockMask place_block_mask(const plan::BlockMaskFacts& facts, const plan::MaskTiling& tiling,
+                                const AttentionArguments& attention, support::Arena& arena);
 
 } // namespace flexc::runtime

@@ -11,7 +11,7 @@ namespace flexc::runtime {
 
 namespace {
 
-constexpr int kThreads = 256, kWarps = kThreads / 32; // of plan.cu
+constexpr int kThreads = 256, kWarps = kThreads / 32; // of block_mask.cu
 
 // Whether requests can have the rows of this tiling (few or many).
 bool has_rows(const plan::MaskTiling& tiling, const AttentionArguments& attention) {
@@ -25,11 +25,11 @@ bool has_rows(const plan::MaskTiling& tiling, const AttentionArguments& attentio
 
 Result<BlockMasks> BlockMasks::load(cuda::Module module, const plan::BlockMaskFacts& kept,
                                     bool starts_early) {
-    auto facts = module.function("flexc_plan_facts", 0);
+    auto facts = module.function("flexc_block_mask_facts", 0);
     if (!facts) return facts.error();
-    auto tiles = module.function("flexc_plan_tiles", 0);
+    auto tiles = module.function("flexc_block_mask_tiles", 0);
     if (!tiles) return tiles.error();
-    auto order = module.function("flexc_plan_order", 0);
+    auto order = module.function("flexc_block_mask_order", 0);
     if (!order) return order.error();
     return BlockMasks(std::move(module), kept, *facts, *tiles, *order, starts_early);
 }
@@ -43,11 +43,11 @@ void BlockMasks::add(const plan::MaskTiling& tiling, Pass pass) {
 BlockMasks::Placed BlockMasks::place(const AttentionArguments& attention, std::byte* memory) const {
     Placed result;
     const MaskCount count = masks_of(kept_, attention);
-    result.plan.masks_of_batches = count.batches;
-    result.plan.masks_of_heads = count.heads;
+    result.arguments.masks_of_batches = count.batches;
+    result.arguments.masks_of_heads = count.heads;
     support::Arena arena(memory, kAlignment);
     for (std::size_t i = 0; i < masks_.size(); ++i)
-        result.plan.masks[i] = place_block_mask(kept_, masks_[i].tiling, attention, arena);
+        result.arguments.masks[i] = place_block_mask(kept_, masks_[i].tiling, attention, arena);
     result.bytes = arena.used();
     return result;
 }
@@ -59,20 +59,20 @@ std::size_t BlockMasks::bytes(const AttentionArguments& attention) const {
 BlockMask BlockMasks::of(const plan::MaskTiling& tiling, const AttentionArguments& attention,
                          void* memory) const {
     const auto index = std::ranges::find(masks_, tiling, &Mask::tiling) - masks_.begin();
-    return place(attention, static_cast<std::byte*>(memory)).plan.masks[index].mask;
+    return place(attention, static_cast<std::byte*>(memory)).arguments.masks[index].mask;
 }
 
 Result<void> BlockMasks::build(const AttentionArguments& attention, const void* words, void* memory,
                                std::optional<Pass> pass, void* stream) const {
     if (attention.batch == 0) return {}; // there are no requests
     const Placed placed = place(attention, static_cast<std::byte*>(memory));
-    PlanArguments plan = placed.plan;
-    const std::int64_t masks = std::int64_t{plan.masks_of_batches} * plan.masks_of_heads;
+    BlockMaskArguments of_masks = placed.arguments;
+    const std::int64_t masks = std::int64_t{of_masks.masks_of_batches} * of_masks.masks_of_heads;
     unsigned count = 0;
     std::int64_t facts = 0, tiles = 0, order = 0; // blocks
     for (std::size_t i = 0; i < masks_.size(); ++i) {
         if (!masks_[i].is_of(pass) || !has_rows(masks_[i].tiling, attention)) continue;
-        const PlannedBlockMask& one = plan.masks[count++] = placed.plan.masks[i];
+        const BuiltBlockMask& one = of_masks.masks[count++] = placed.arguments.masks[i];
         const std::int64_t rows = one.mask.row_count;
         facts = std::max(facts,
                          pieces(masks * (std::int64_t{one.query_tiles} + one.key_tiles), kWarps));
@@ -88,7 +88,7 @@ Result<void> BlockMasks::build(const AttentionArguments& attention, const void* 
                       "batch",
                       masks)};
     const std::array<void*, 3> arguments = {const_cast<AttentionArguments*>(&attention),
-                                            const_cast<void*>(words), &plan};
+                                            const_cast<void*>(words), &of_masks};
     struct Launch {
         const cuda::Function* function;
         std::int64_t blocks;

@@ -17,8 +17,9 @@ namespace flexc::runtime {
 
 class BlockMasks {
   public:
-    // module: of plan.cu, whose kernels keep `kept`. Kernels that visit tiles of the same sizes in
-    // the same order share a mask. starts_early: a launch may start before the one ahead has ended.
+    // module: of block_mask.cu, whose kernels keep `kept`. Kernels that visit tiles of the same
+    // sizes in the same order share a mask. starts_early: a launch may start before the one ahead
+    // has ended.
     static Result<BlockMasks> load(cuda::Module module, const plan::BlockMaskFacts& kept,
                                    bool starts_early);
     void add(const plan::MaskTiling& tiling, Pass pass);
@@ -43,7 +44,7 @@ class BlockMasks {
         }
     };
     struct Placed {
-        PlanArguments plan{};
+        BlockMaskArguments arguments{};
         std::size_t bytes = 0;
     };
 
@@ -57,7 +58,7 @@ class BlockMasks {
     plan::BlockMaskFacts kept_;
     cuda::Function facts_, tiles_, order_;
     bool starts_early_;
-    std::vector<Mask> masks_; // PlanArguments::kMost at most
+    std::vector<Mask> masks_; // BlockMaskArguments::kMost at most
 };
 
 } // namespace flexc::runtime

@@ -37,7 +37,7 @@ struct BlockMask {
 enum class RowsOf { all, many, few };
 
 // Arguments of the kernels that build block masks.
-struct PlannedBlockMask {
+struct BuiltBlockMask {
     BlockMask mask;
     double* query_facts; // [block masks][query_tiles][facts]: pairs, interval::Fact
     double* key_facts;
@@ -46,8 +46,8 @@ struct PlannedBlockMask {
     int by_keys;                // rows are tiles of keys
     RowsOf rows_of;
 };
-struct PlanArguments {
+struct BlockMaskArguments {
     static constexpr int kMost = 4; // of a forward, with few queries and with many; of a backward
-    PlannedBlockMask masks[kMost];
+    BuiltBlockMask masks[kMost];
     int masks_of_heads, masks_of_batches; // how many b and h that the mask tells apart
 };

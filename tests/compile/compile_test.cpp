@@ -195,7 +195,7 @@ TEST_CASE("kernels of ragged and paged tensors compile, and spill nothing") {
         for (const Cubin& kernel : made->kernels)
             CHECK_MESSAGE(kernel.info.spill_bytes == 0, kernel.info.name);
         CHECK(std::ranges::any_of(made->kernels, [](const Cubin& kernel) {
-                  return kernel.info.name == "flexc_plan_tiles";
+                  return kernel.info.name == "flexc_block_mask_tiles";
               }) == has_block_mask);
     }
 }

@@ -29,7 +29,7 @@ std::string_view kind_name(KernelKind kind) {
     case KernelKind::convert: return "convert";
     case KernelKind::expand: return "expand";
     case KernelKind::fold: return "fold";
-    case KernelKind::block_mask: return "plan";
+    case KernelKind::block_mask: return "block_mask";
     case KernelKind::lengths: return "lengths";
     case KernelKind::round_sums: return "round_sums";
     case KernelKind::round_gradients: return "round_gradients";

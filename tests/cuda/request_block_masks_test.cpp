@@ -1,5 +1,5 @@
-// Block masks of ragged and paged layouts as plan.cu makes them, run on the host, and which tiles
-// kernels visit by them: those in which something is visible, and no others.
+// Block masks of ragged and paged layouts as block_mask.cu makes them, run on the host, and which
+// tiles kernels visit by them: those in which something is visible, and no others.
 #include <algorithm>
 #include <cstdint>
 #include <map>
@@ -31,21 +31,21 @@ constexpr std::string_view kBuilder = R"(
 #include "mod.cuh"
 #undef __shared__
 #define __shared__ static
-#include "plan.cu"
+#include "block_mask.cu"
 extern "C" void build(const AttentionArguments* attention, const unsigned long long* words,
-                      const PlanArguments* plan, const int* blocks) {
+                      const BlockMaskArguments* all, const int* blocks) {
     const mod::Arguments& arguments = *reinterpret_cast<const mod::Arguments*>(words);
     run_block(kThreads, [&] {
         const auto launch = [&](int count, auto kernel) {
             for (int block = 0; block < count; ++block) {
                 blockIdx.x = block;
-                kernel(*attention, arguments, *plan);
+                kernel(*attention, arguments, *all);
                 __syncthreads();
             }
         };
-        launch(blocks[0], flexc_plan_facts);
-        launch(blocks[1], flexc_plan_tiles);
-        launch(blocks[2], flexc_plan_order);
+        launch(blocks[0], flexc_block_mask_facts);
+        launch(blocks[1], flexc_block_mask_tiles);
+        launch(blocks[2], flexc_block_mask_order);
     });
 }
 )";
@@ -269,28 +269,29 @@ class Built {
           const std::vector<std::uint64_t>& words) {
         const auto place = [&](std::byte* memory) {
             support::Arena arena(memory, runtime::kAlignment);
-            plan_.masks[0] = runtime::place_block_mask(facts, tiling, requests.attention, arena);
+            arguments_.masks[0] =
+                runtime::place_block_mask(facts, tiling, requests.attention, arena);
             return arena.used();
         };
         // What is not written is noticed.
         memory_.assign(place(nullptr) / sizeof(std::uint64_t) + 1, 0x7f7f7f7f7f7f7f7fu);
         place(reinterpret_cast<std::byte*>(memory_.data()));
         const runtime::MaskCount count = runtime::masks_of(facts, requests.attention);
-        plan_.masks_of_heads = count.heads;
-        plan_.masks_of_batches = count.batches;
-        const PlannedBlockMask& one = plan_.masks[0];
+        arguments_.masks_of_heads = count.heads;
+        arguments_.masks_of_batches = count.batches;
+        const BuiltBlockMask& one = arguments_.masks[0];
         const int masks = count.heads * count.batches, rows = one.mask.row_count;
         const int blocks[] = {parts(masks * (one.query_tiles + one.key_tiles), 8),
                               masks * rows * parts(one.mask.word_count, 8),
                               masks * parts(rows, 256)};
         auto* const build = builder.function<void(const AttentionArguments*, const std::uint64_t*,
-                                                  const PlanArguments*, const int*)>("build");
-        build(&requests.attention, words.data(), &plan_, blocks);
+                                                  const BlockMaskArguments*, const int*)>("build");
+        build(&requests.attention, words.data(), &arguments_, blocks);
         requests.attention.block_mask = one.mask;
     }
 
   private:
-    PlanArguments plan_{};
+    BlockMaskArguments arguments_{};
     std::vector<std::uint64_t> memory_;
 };
 
@@ -426,12 +427,12 @@ TEST_CASE("block masks of requests name the tiles in which something is visible"
             CAPTURE(i);
             CAPTURE(std::string(mask.text));
             const passes::Mod mod = mod_of(mask.text, layouts);
-            plan::KernelConfig planner, forward;
-            planner.kind = plan::KernelKind::block_mask;
+            plan::KernelConfig of_builder, forward;
+            of_builder.kind = plan::KernelKind::block_mask;
             forward.block.query_tile = kQueryTile;
             forward.block.key_tile = kKeyTile;
             forward.has_block_mask = true;
-            const test::HostModule builder(std::string(kBuilder), test::emitted(mod, planner));
+            const test::HostModule builder(std::string(kBuilder), test::emitted(mod, of_builder));
             const test::HostModule visitor(std::string(kVisitor), test::emitted(mod, forward));
             const cuda::TileFacts counts = cuda::tile_facts(mod);
             const plan::BlockMaskFacts facts{.query_facts = counts.of_queries,

@@ -1,4 +1,4 @@
-// The tile tests that plan.cu calls, run on the host, against the same of src/analysis.
+// The tile tests that block_mask.cu calls, run on the host, against the same of src/analysis.
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -29,7 +29,7 @@ constexpr std::string_view kPrelude = R"(#include "common/mod_prelude.cuh"
 struct Tile { int b, h, first_q, last_q, first_kv, last_kv; };
 )";
 
-// What plan.cu does for one tile.
+// What block_mask.cu does for one tile.
 constexpr std::string_view kCaller = R"(
 extern "C" int {name}(const unsigned long long* words, const Tile* t) {{
     using namespace mod;

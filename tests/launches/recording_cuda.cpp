@@ -58,7 +58,7 @@ struct Program {
 // Of the first one.
 std::size_t first_argument_bytes(std::string_view name) {
     if (name == "flexc_backward_references" || name == "flexc_forward" ||
-        name.starts_with("flexc_plan_"))
+        name.starts_with("flexc_block_mask_"))
         return sizeof(AttentionArguments);
     return name.ends_with("_sm90") ? sizeof(sm90::KernelArguments) : sizeof(sm80::KernelArguments);
 }
@@ -76,7 +76,7 @@ std::vector<std::size_t> arguments_of(std::string_view name, std::size_t words) 
     if (name == "flexc_sink_gradients") return {sizeof(ranks::SinkGradients)};
     if (name == "flexc_sum_ranks") return {sizeof(ranks::RankSums)};
     std::vector<std::size_t> bytes = {first_argument_bytes(name), words * sizeof(std::uint64_t)};
-    if (name.starts_with("flexc_plan_")) bytes.push_back(sizeof(PlanArguments));
+    if (name.starts_with("flexc_block_mask_")) bytes.push_back(sizeof(BlockMaskArguments));
     if (name == "flexc_forward_sm90") {
         bytes.push_back(sizeof(ForwardTensorMaps));
         bytes.push_back(sizeof(int*));

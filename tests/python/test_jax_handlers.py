@@ -153,7 +153,7 @@ def test_block_mask_is_of_the_call():
     call = forward(buffers=[("i32", KV)], attributes={
         "program": "buffer doc: i32[KV_LEN]\nscore", "mask_mod": "doc[q_idx] == doc[kv_idx]"})
     names = launches(later(call))
-    assert re.match("flexc_plan_", names[0]) and names[-1] == "flexc_forward_sm90"
+    assert re.match("flexc_block_mask_", names[0]) and names[-1] == "flexc_forward_sm90"
 
 
 def test_errors():

@@ -34,9 +34,9 @@ using TilePlace = TileOfRequest;
 // Returns the tile at `index`, among as many as all entries have: of the block mask's own entry, or
 // of requests in the order of block_mask.h.
 template <bool kIsRagged, typename FirstRow>
-__device__ TilePlace place_of(const AttentionArguments& attention, const PlanArguments& plan,
+__device__ TilePlace place_of(const AttentionArguments& attention, const BlockMaskArguments& all,
                               int mask, int index, int tile, int tiles, FirstRow first_row) {
-    if constexpr (mod::Layouts::kAreDense) return {mask / plan.masks_of_heads, index};
+    if constexpr (mod::Layouts::kAreDense) return {mask / all.masks_of_heads, index};
     if constexpr (kIsRagged) return tile_of_request(index, attention.batch, tile, first_row);
     const int tiles_of_one = tiles / attention.batch;
     return {index / tiles_of_one, index % tiles_of_one};
@@ -50,25 +50,25 @@ __device__ int index_of(const AttentionArguments& attention, int b, int own, lon
     return b * (tiles / attention.batch) + own;
 }
 
-__device__ TilePlace query_place(const AttentionArguments& attention, const PlanArguments& plan,
-                                 const PlannedBlockMask& planned, int mask, int index) {
+__device__ TilePlace query_place(const AttentionArguments& attention, const BlockMaskArguments& all,
+                                 const BuiltBlockMask& built, int mask, int index) {
     return place_of<mod::Layouts::kQueriesAreRagged>(
-        attention, plan, mask, index, planned.query_tile, planned.query_tiles,
+        attention, all, mask, index, built.query_tile, built.query_tiles,
         [&](int b) { return attention.sequences.of(b).q_row; });
 }
-__device__ TilePlace key_place(const AttentionArguments& attention, const PlanArguments& plan,
-                               const PlannedBlockMask& planned, int mask, int index) {
+__device__ TilePlace key_place(const AttentionArguments& attention, const BlockMaskArguments& all,
+                               const BuiltBlockMask& built, int mask, int index) {
     return place_of<mod::Layouts::kKeysAreRagged>(
-        attention, plan, mask, index, planned.key_tile, planned.key_tiles,
+        attention, all, mask, index, built.key_tile, built.key_tiles,
         [&](int b) { return attention.sequences.of(b).kv_row; });
 }
 
 // Whether the kernel that reads the block mask computes this entry.
-__device__ bool has_rows(const AttentionArguments& attention, const PlannedBlockMask& planned,
+__device__ bool has_rows(const AttentionArguments& attention, const BuiltBlockMask& built,
                          const SequenceLength& length) {
-    if (mod::Layouts::kAreDense || planned.rows_of == RowsOf::all) return true;
+    if (mod::Layouts::kAreDense || built.rows_of == RowsOf::all) return true;
     return has_few_rows(length, attention.heads / attention.kv_heads) ==
-           (planned.rows_of == RowsOf::few);
+           (built.rows_of == RowsOf::few);
 }
 
 // One (b, h), on behalf of all that share its mask.
@@ -80,8 +80,9 @@ struct BlockMaskHead {
     mod::Head head;
 
     __device__ BlockMaskHead(const AttentionArguments& attention, const mod::Arguments& words,
-                             const PlanArguments& plan, int mask, const SequenceLength& of_entry)
-        : arguments(words), length(of_entry), b(length.b()), h(mask % plan.masks_of_heads),
+                             const BlockMaskArguments& all, int mask,
+                             const SequenceLength& of_entry)
+        : arguments(words), length(of_entry), b(length.b()), h(mask % all.masks_of_heads),
           h_kv(h / (attention.heads / attention.kv_heads)), launch(mod::at_launch(words)),
           head(mod::at_head(words, launch, b, h, h_kv)) {}
 
@@ -163,25 +164,25 @@ __device__ TileWord evaluate_tile(const BlockMaskHead& head, Span queries, Span 
 // A row of a block mask: a tile of queries against all tiles of keys, its columns, or the other
 // way.
 struct RowOfTiles {
-    const PlannedBlockMask& planned;
+    const BuiltBlockMask& built;
     const SequenceLength& length;
     int mask; // among those of heads and batch entries
     TilePlace place;
 
     __device__ Span queries(int column) const {
-        return Span(planned.by_keys ? column : place.tile, planned.query_tile, length.queries());
+        return Span(built.by_keys ? column : place.tile, built.query_tile, length.queries());
     }
     __device__ Span keys(int column) const {
-        return Span(planned.by_keys ? place.tile : column, planned.key_tile, length.keys());
+        return Span(built.by_keys ? place.tile : column, built.key_tile, length.keys());
     }
     __device__ bool is_empty() const {
-        return planned.by_keys ? keys(0).is_empty() : queries(0).is_empty();
+        return built.by_keys ? keys(0).is_empty() : queries(0).is_empty();
     }
     __device__ int columns() const {
         if constexpr (mod::Layouts::kAreDense)
-            return planned.by_keys ? planned.query_tiles : planned.key_tiles;
-        return planned.by_keys ? tiles_of(length.queries(), planned.query_tile)
-                               : tiles_of(length.keys(), planned.key_tile);
+            return built.by_keys ? built.query_tiles : built.key_tiles;
+        return built.by_keys ? tiles_of(length.queries(), built.query_tile)
+                               : tiles_of(length.keys(), built.key_tile);
     }
 };
 
@@ -196,17 +197,17 @@ __device__ void load_facts(const double* facts, int count, int mask, int tiles, 
 // Whether the mask is true in all of a tile, in none of it, or not known, by facts alone.
 __device__ Fact visible_by_facts(const AttentionArguments& attention, const RowOfTiles& row,
                                  const BlockMaskHead& head, int column, Span queries, Span keys) {
-    const PlannedBlockMask& planned = row.planned;
+    const BuiltBlockMask& built = row.built;
     Fact query_facts[mod::kQueryFacts + kAtLeastOne], key_facts[mod::kKeyFacts + kAtLeastOne];
     const int query_index = index_of<mod::Layouts::kQueriesAreRagged>(
-        attention, row.place.request, planned.by_keys ? column : row.place.tile,
-        row.length.first_query_row(), planned.query_tile, planned.query_tiles);
+        attention, row.place.request, built.by_keys ? column : row.place.tile,
+        row.length.first_query_row(), built.query_tile, built.query_tiles);
     const int key_index = index_of<mod::Layouts::kKeysAreRagged>(
-        attention, row.place.request, planned.by_keys ? row.place.tile : column,
-        row.length.first_key_row(), planned.key_tile, planned.key_tiles);
-    load_facts(planned.query_facts, mod::kQueryFacts, row.mask, planned.query_tiles, query_index,
+        attention, row.place.request, built.by_keys ? row.place.tile : column,
+        row.length.first_key_row(), built.key_tile, built.key_tiles);
+    load_facts(built.query_facts, mod::kQueryFacts, row.mask, built.query_tiles, query_index,
                query_facts);
-    load_facts(planned.key_facts, mod::kKeyFacts, row.mask, planned.key_tiles, key_index,
+    load_facts(built.key_facts, mod::kKeyFacts, row.mask, built.key_tiles, key_index,
                key_facts);
     return mod::tile_visible(head.arguments, head.launch, head.head, head.b, head.h, head.h_kv,
                              {double(head.q(queries.first)), double(head.q(queries.last))},
@@ -225,66 +226,66 @@ __device__ bool corners_agree(const BlockMaskHead& head, Span queries, Span keys
 
 // Launched with a warp for each tile of queries and of keys.
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
-    flexc_plan_facts(const __grid_constant__ AttentionArguments attention,
-                     const __grid_constant__ mod::Arguments arguments,
-                     const __grid_constant__ PlanArguments plan) {
+    flexc_block_mask_facts(const __grid_constant__ AttentionArguments attention,
+                           const __grid_constant__ mod::Arguments arguments,
+                           const __grid_constant__ BlockMaskArguments all) {
     let_next_start();
-    const PlannedBlockMask& planned = plan.masks[blockIdx.y];
-    const int tiles = planned.query_tiles + planned.key_tiles;
+    const BuiltBlockMask& built = all.masks[blockIdx.y];
+    const int tiles = built.query_tiles + built.key_tiles;
     const long long unit = static_cast<long long>(blockIdx.x) * kWarps + warp_index();
     const int mask = static_cast<int>(unit / tiles);
-    if (mask >= plan.masks_of_heads * plan.masks_of_batches) return;
+    if (mask >= all.masks_of_heads * all.masks_of_batches) return;
     const int index = static_cast<int>(unit % tiles);
-    const bool is_key = index >= planned.query_tiles;
-    const int tile = is_key ? index - planned.query_tiles : index;
-    if (lane_index() == 0 && is_key == (planned.by_keys != 0))
-        planned.mask.rows[static_cast<long long>(mask) * planned.mask.row_count + tile] = {
+    const bool is_key = index >= built.query_tiles;
+    const int tile = is_key ? index - built.query_tiles : index;
+    if (lane_index() == 0 && is_key == (built.by_keys != 0))
+        built.mask.rows[static_cast<long long>(mask) * built.mask.row_count + tile] = {
             0, 1 << 30, 0};
-    const TilePlace place = is_key ? key_place(attention, plan, planned, mask, tile)
-                                   : query_place(attention, plan, planned, mask, tile);
+    const TilePlace place = is_key ? key_place(attention, all, built, mask, tile)
+                                   : query_place(attention, all, built, mask, tile);
     const SequenceLength length(attention, place.request);
-    const Span span = is_key ? Span(place.tile, planned.key_tile, length.keys())
-                             : Span(place.tile, planned.query_tile, length.queries());
-    if (span.is_empty() || !has_rows(attention, planned, length)) return;
-    const BlockMaskHead head(attention, arguments, plan, mask, length);
+    const Span span = is_key ? Span(place.tile, built.key_tile, length.keys())
+                             : Span(place.tile, built.query_tile, length.queries());
+    if (span.is_empty() || !has_rows(attention, built, length)) return;
+    const BlockMaskHead head(attention, arguments, all, mask, length);
     if (is_key) {
-        const long long at = static_cast<long long>(mask) * planned.key_tiles + tile;
+        const long long at = static_cast<long long>(mask) * built.key_tiles + tile;
         reduce_facts<mod::kKeyFacts>(
-            span, planned.key_facts + 2 * mod::kKeyFacts * at,
+            span, built.key_facts + 2 * mod::kKeyFacts * at,
             [&](int position, Fact* facts) { mod::key_facts(head.column(position), facts); });
     } else {
-        const long long at = static_cast<long long>(mask) * planned.query_tiles + tile;
+        const long long at = static_cast<long long>(mask) * built.query_tiles + tile;
         reduce_facts<mod::kQueryFacts>(
-            span, planned.query_facts + 2 * mod::kQueryFacts * at,
+            span, built.query_facts + 2 * mod::kQueryFacts * at,
             [&](int position, Fact* facts) { mod::query_facts(head.row(position), facts); });
     }
 }
 
 // Launched with a block for 256 tiles of a row, a thread for each.
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
-    flexc_plan_tiles(const __grid_constant__ AttentionArguments attention,
-                     const __grid_constant__ mod::Arguments arguments,
-                     const __grid_constant__ PlanArguments plan) {
+    flexc_block_mask_tiles(const __grid_constant__ AttentionArguments attention,
+                           const __grid_constant__ mod::Arguments arguments,
+                           const __grid_constant__ BlockMaskArguments all) {
     let_next_start();
     wait_for_kernel_ahead();
-    const PlannedBlockMask& planned = plan.masks[blockIdx.y];
-    const BlockMask& tiles = planned.mask;
+    const BuiltBlockMask& built = all.masks[blockIdx.y];
+    const BlockMask& tiles = built.mask;
     const int parts = (tiles.word_count + kWarps - 1) / kWarps;
     const long long row_index = blockIdx.x / static_cast<unsigned>(parts);
     const int mask = static_cast<int>(row_index / tiles.row_count);
-    if (mask >= plan.masks_of_heads * plan.masks_of_batches) return;
+    if (mask >= all.masks_of_heads * all.masks_of_batches) return;
     const int index = static_cast<int>(row_index % tiles.row_count);
     const int first_word = static_cast<int>(blockIdx.x % static_cast<unsigned>(parts)) * kWarps;
-    const TilePlace place = planned.by_keys ? key_place(attention, plan, planned, mask, index)
-                                            : query_place(attention, plan, planned, mask, index);
+    const TilePlace place = built.by_keys ? key_place(attention, all, built, mask, index)
+                                            : query_place(attention, all, built, mask, index);
     const SequenceLength length(attention, place.request);
-    const RowOfTiles row{planned, length, mask, place};
+    const RowOfTiles row{built, length, mask, place};
     const int columns = row.columns();
     if constexpr (!mod::Layouts::kAreDense) {
-        if (row.is_empty() || 32 * first_word >= columns || !has_rows(attention, planned, length))
+        if (row.is_empty() || 32 * first_word >= columns || !has_rows(attention, built, length))
             return;
     }
-    const BlockMaskHead head(attention, arguments, plan, mask, length);
+    const BlockMaskHead head(attention, arguments, all, mask, length);
     const int column = 32 * first_word + static_cast<int>(threadIdx.x);
     Fact visible = interval::of(false);
     bool is_open = false;
@@ -326,15 +327,15 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 // Sorts rows by length, longest first: a row's place is the number of rows before it. A thread for
 // each row.
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
-    flexc_plan_order(const __grid_constant__ AttentionArguments attention,
-                     const __grid_constant__ mod::Arguments arguments,
-                     const __grid_constant__ PlanArguments plan) {
+    flexc_block_mask_order(const __grid_constant__ AttentionArguments attention,
+                           const __grid_constant__ mod::Arguments arguments,
+                           const __grid_constant__ BlockMaskArguments all) {
     let_next_start();
     wait_for_kernel_ahead();
-    const BlockMask& tiles = plan.masks[blockIdx.y].mask;
+    const BlockMask& tiles = all.masks[blockIdx.y].mask;
     const int blocks = (tiles.row_count + kThreads - 1) / kThreads;
     const long long mask = blockIdx.x / static_cast<unsigned>(blocks);
-    if (mask >= plan.masks_of_heads * plan.masks_of_batches) return;
+    if (mask >= all.masks_of_heads * all.masks_of_batches) return;
     const int thread = static_cast<int>(threadIdx.x);
     const int row =
         static_cast<int>(blockIdx.x % static_cast<unsigned>(blocks)) * kThreads + thread;
