@@ -9,7 +9,7 @@
 
 namespace {
 constexpr int kThreads = 32 * mod::kWarps;
-static_assert(kThreads == kExpandedStep);
+static_assert(kThreads == kTabulatedStep);
 } // namespace
 
 extern "C" __global__ void __launch_bounds__(kThreads)

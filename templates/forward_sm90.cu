@@ -10,8 +10,6 @@
 #include "mod.cuh"
 
 #include "common/place.cuh"
-#include "sm90/expand_distances.cuh"
-#include "sm90/expand_keys.cuh"
 #include "sm90/forward_features.cuh"
 #include "sm90/forward_layout.cuh"
 #include "sm90/forward_lengths.cuh"
@@ -21,6 +19,8 @@
 #include "sm90/logits.cuh"
 #include "sm90/ping_pong.cuh"
 #include "sm90/softmax.cuh"
+#include "sm90/tabulate_distances.cuh"
+#include "sm90/tabulate_keys.cuh"
 
 using namespace sm90;
 using mod::Element;
@@ -328,16 +328,16 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     }
 }
 
-#ifdef FLEXC_EXPANDS
+#ifdef FLEXC_TABULATES
 // Computes kinds of pairs, and tabulated vectors by distance and by key. Launched before the
 // forward, if it has any.
-extern "C" __global__ void __launch_bounds__(kExpandedStep)
-    flexc_forward_expand_sm90(const __grid_constant__ KernelArguments attention,
-                              const __grid_constant__ mod::Arguments arguments) {
+extern "C" __global__ void __launch_bounds__(kTabulatedStep)
+    flexc_forward_tabulate_sm90(const __grid_constant__ KernelArguments attention,
+                                const __grid_constant__ mod::Arguments arguments) {
     int block = static_cast<int>(blockIdx.x);
     if constexpr (kHasPairKinds) {
         if (block < pair_tiles(attention)) {
-            expand_pairs(attention, arguments, block);
+            tabulate_pairs(attention, arguments, block);
             return;
         }
         block -= pair_tiles(attention);
@@ -345,10 +345,10 @@ extern "C" __global__ void __launch_bounds__(kExpandedStep)
     const int of_distances =
         mod::TabulatedVectors::kByDistance == 0
             ? 0
-            : vector_heads(attention) * (distance_count(attention) / kExpandedStep);
+            : vector_heads(attention) * (distance_count(attention) / kTabulatedStep);
     if (block < of_distances)
-        expand_distances(attention, arguments, block, DistanceUnits{attention.scale});
+        tabulate_distances(attention, arguments, block, DistanceUnits{attention.scale});
     else
-        expand_keys(attention, arguments, block - of_distances);
+        tabulate_keys(attention, arguments, block - of_distances);
 }
 #endif

@@ -338,7 +338,7 @@ class Emitter {
     void score(std::string_view called, TableReads reads) {
         Body score(layout_, Place::element, "at.");
         set_table_reads(score, reads, false);
-        provide_expanded(score, layout_, parts_);
+        provide_parts(score, layout_, parts_);
         if (parts_.bias_read != ir::kNoNode && !parts_.found())
             score.provide(parts_.bias_read, from_float(layout_, parts_.bias_read, "at.bias"));
         // A backward finds the references of rows by it, for single elements, without these.
@@ -372,7 +372,7 @@ class Emitter {
             body.provide(config_.sequences.shared_value, "at.shared_value");
         if (has_backward_policies(config_))
             for (std::size_t i = 0; const NodeId value : passes::distance_values(mod_))
-                body.provide(value, formatted("__ldg(at.expanded + {} * at.expanded_count + "
+                body.provide(value, formatted("__ldg(at.tabulated + {} * at.tabulated_count + "
                                               "at.from_first)",
                                               i++));
         for (std::size_t i = 0; const NodeId read : staged_reads(mod_, config_))
@@ -440,7 +440,7 @@ class Emitter {
 
 bool is_backward(plan::KernelKind kind) {
     return kind == plan::KernelKind::backward_dq || kind == plan::KernelKind::backward_dkdv ||
-           kind == plan::KernelKind::backward_fused || kind == plan::KernelKind::expand ||
+           kind == plan::KernelKind::backward_fused || kind == plan::KernelKind::tabulate ||
            kind == plan::KernelKind::fold;
 }
 

@@ -33,7 +33,7 @@ std::string emit_distance_values(const Layout& layout, const plan::KernelConfig&
     const std::vector<NodeId> values = passes::distance_values(layout.mod());
     Policy policy("TabulatedVectors");
     policy.constant("kByDistance", static_cast<int>(values.size()));
-    if (config.kind == plan::KernelKind::expand)
+    if (config.kind == plan::KernelKind::tabulate)
         policy.member(member_function("float distance_value(const At& at, int index)",
                                       values_of(layout, values, "0")));
     return policy.text();

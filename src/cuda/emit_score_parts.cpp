@@ -19,7 +19,7 @@ std::string from_float(const Layout& layout, NodeId id, const std::string& text)
     return text;
 }
 
-void provide_expanded(Body& body, const Layout& layout, const passes::ScoreParts& parts) {
+void provide_parts(Body& body, const Layout& layout, const passes::ScoreParts& parts) {
     const auto provide = [&](const std::vector<NodeId>& values, std::string_view from) {
         for (std::size_t i = 0; i < values.size(); ++i)
             body.provide(values[i], from_float(layout, values[i], formatted("at.{}[{}]", from, i)));

@@ -14,7 +14,7 @@ namespace flexc::cuda {
 std::string from_float(const Layout& layout, ir::NodeId id, const std::string& text);
 // Makes the body take values that were computed or copied ahead of it (values by key and by
 // distance, shifted reads) from members of `at` instead of computing them.
-void provide_expanded(Body& body, const Layout& layout, const passes::ScoreParts& parts);
+void provide_parts(Body& body, const Layout& layout, const passes::ScoreParts& parts);
 std::vector<ir::NodeId> logit_roots(const passes::ScoreParts& parts);
 
 } // namespace flexc::cuda

@@ -22,7 +22,7 @@ std::vector<passes::ReadGradient> gradients_of(const passes::Mod& mod,
         case plan::KernelKind::delta: return by_rows && sum == row;
         case plan::KernelKind::backward_dkdv:
         case plan::KernelKind::backward_fused:
-        case plan::KernelKind::expand:
+        case plan::KernelKind::tabulate:
         case plan::KernelKind::fold:
             return !by_rows || (sum != row && sum != passes::GradientSum::terms &&
                                 !passes::is_of_terms_by_distance(mod, gradient));

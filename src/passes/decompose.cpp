@@ -163,7 +163,7 @@ class Decomposer {
             parts.slope = sum(parts.slope, *gain);
             return;
         }
-        if (NodeId* const early = expanded_part(addend, parts)) {
+        if (NodeId* const early = tabulated_part(addend, parts)) {
             *early = sum(*early, addend);
         } else if (NodeId* const part = part_of_index_2d(addend, parts)) {
             *part = sum(*part, addend);
@@ -177,7 +177,7 @@ class Decomposer {
 
     // The part for addends that are the same for all queries, or along diagonals; null for other
     // addends.
-    NodeId* expanded_part(NodeId addend, ScoreParts& parts) {
+    NodeId* tabulated_part(NodeId addend, ScoreParts& parts) {
         if (!is_dense_) return nullptr;
         if (!uses(addend, Dependence::q)) return &parts.key_addend;
         return of_distance_[addend] ? &parts.distance_addend : nullptr;
@@ -252,9 +252,9 @@ ir::NodeId find_bias_read(const Mod& mod, NodeId addend) {
 // Limit on vectors by distance: each takes shared memory, and a load for every element.
 constexpr std::size_t kMostByDistance = 3;
 
-class ExpandedFinder {
+class TabulatedFinder {
   public:
-    ExpandedFinder(const Mod& mod, ScoreParts& parts, std::size_t most_by_key)
+    TabulatedFinder(const Mod& mod, ScoreParts& parts, std::size_t most_by_key)
         : mod_(mod), parts_(parts), most_by_key_(most_by_key), seen_(mod.program.graph.size()) {}
 
     void visit(NodeId id) {
@@ -397,13 +397,13 @@ class ProductFinder {
 };
 
 // Fills key_values and distance_values from the other parts.
-void find_expanded(const Mod& mod, ScoreParts& parts, std::size_t most_by_key = kFewByKey) {
+void find_tabulated(const Mod& mod, ScoreParts& parts, std::size_t most_by_key = kFewByKey) {
     for (const RowKeyProduct& product : parts.products)
         parts.key_values.push_back(product.key);
     if (parts.key_addend != kNoNode) parts.key_values = {parts.key_addend};
     if (parts.distance_addend != kNoNode) parts.distance_values = {parts.distance_addend};
     const NodeId whole = of_elements(mod, parts);
-    if (whole != kNoNode) ExpandedFinder(mod, parts, most_by_key).visit(whole);
+    if (whole != kNoNode) TabulatedFinder(mod, parts, most_by_key).visit(whole);
 }
 
 // Finds all parts except the values that are computed before the kernel.
@@ -454,7 +454,7 @@ DecomposedMod decompose_score(const Mod& mod, int key_width, std::size_t most_by
     DecomposedMod decomposed = decomposed_parts(mod, key_width);
     if (!mod.program.is_dense()) return decomposed;
     if (key_width == 0) find_products(decomposed.mod, decomposed.parts);
-    find_expanded(decomposed.mod, decomposed.parts, most_by_key);
+    find_tabulated(decomposed.mod, decomposed.parts, most_by_key);
     return decomposed;
 }
 
@@ -465,7 +465,7 @@ DecomposedMod decompose_score_with_tables(const Mod& mod, bool copies_indices) {
     if (whole != kNoNode) decomposed.parts.staged = stage_tables(decomposed.mod, {whole});
     if (copies_indices && decomposed.parts.bias_read == kNoNode)
         decomposed.parts.bias_read = find_dense_indices(decomposed.mod, decomposed.parts.staged);
-    find_expanded(decomposed.mod, decomposed.parts);
+    find_tabulated(decomposed.mod, decomposed.parts);
     return decomposed;
 }
 
@@ -479,7 +479,7 @@ DecomposedMod decompose_score_with_aligned_tables(const Mod& mod) {
         return table.entries != 0 && table.split.parts.rest == kNoNode;
     });
     if (!parts.aligns_tables) parts.staged.tables.clear();
-    find_expanded(decomposed.mod, parts);
+    find_tabulated(decomposed.mod, parts);
     return decomposed;
 }
 
@@ -489,7 +489,7 @@ DecomposedMod decompose_score_with_shifts(const Mod& mod, std::size_t most) {
     const NodeId whole = of_elements(decomposed.mod, decomposed.parts);
     if (whole != kNoNode) decomposed.parts.shifted = stage_shifts(decomposed.mod, {whole}, most);
     if (!decomposed.parts.shifted.empty()) decomposed.parts.bias_read = kNoNode;
-    find_expanded(decomposed.mod, decomposed.parts);
+    find_tabulated(decomposed.mod, decomposed.parts);
     return decomposed;
 }
 
@@ -504,7 +504,7 @@ DecomposedMod decompose_score_with_kinds(const Mod& mod) {
     if (!parts.kinds.found()) return decomposed;
     parts.element_addend = parts.bias_read = kNoNode;
     find_facts(decomposed.mod);
-    find_expanded(decomposed.mod, parts);
+    find_tabulated(decomposed.mod, parts);
     return decomposed;
 }
 

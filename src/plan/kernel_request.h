@@ -22,7 +22,7 @@ enum class KernelKind : std::uint8_t {
     backward_dkdv,  // dk, dv and gradients of buffers
     backward_fused, // all of these in one kernel
     convert,        // dq, from its f32 accumulator
-    expand,         // tabulates values by distance q - kv
+    tabulate,       // values by distance q - kv
     fold,           // gradients of what these values read, from sums over diagonals of dS
     block_mask,     // which tiles a mask shows
     lengths,        // records of requests, from arrays of lengths on the device

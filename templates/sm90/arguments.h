@@ -10,7 +10,7 @@ namespace sm90 {
 // is storing its part; others may add theirs.
 constexpr int kRowBlockUntouched = 0, kRowBlockTaken = 1, kRowBlockStored = 2;
 
-// Addresses in the workspace, where Q and KV are lengthened to whole tiles (common/expanded.h). An
+// Addresses in the workspace, where Q and KV are lengthened to whole tiles (common/tabulated.h). An
 // address that a kernel has no use for is null.
 struct KernelArguments : AttentionArguments {
     float* dq_accumulator; // [B, H, Q, D], as warpgroups hold dq: backward_query_gradient.cuh

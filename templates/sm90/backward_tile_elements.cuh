@@ -96,8 +96,8 @@ class TileElements : protected Select<kHasWeightedTile, StageOfWeighted, NoStage
           index_2d_reads_(tile_key, positions_.first_key, positions_.first_query) {
         const int head = place.b * attention.heads + place.h;
         const long long count = distance_count(attention);
-        expanded_count_ = count * attention.batch * attention.heads;
-        expanded_ = attention.distance_values + padded(attention.kv_len) + head * count;
+        tabulated_count_ = count * attention.batch * attention.heads;
+        tabulated_ = attention.distance_values + padded(attention.kv_len) + head * count;
     }
 
     // Sets the stage of the tile: where its rows are, from the warpgroup's first query on, and what
@@ -277,8 +277,8 @@ class TileElements : protected Select<kHasWeightedTile, StageOfWeighted, NoStage
                 kv,
                 first_q,
                 mod::ScoreDerivative::kReadsElements ? kv : key_index(0, false),
-                expanded_ + (first - positions_.first_key),
-                expanded_count_,
+                tabulated_ + (first - positions_.first_key),
+                tabulated_count_,
                 query_of(j) - 8 * key,
                 staged,
                 bias};
@@ -291,8 +291,8 @@ class TileElements : protected Select<kHasWeightedTile, StageOfWeighted, NoStage
     Index2dReads index_2d_reads_;
     TileRows rows_;
     TileBiases biases_;
-    const float* expanded_;    // entry of distance 0
-    long long expanded_count_; // from one read to the next
+    const float* tabulated_;    // entry of distance 0
+    long long tabulated_count_; // from one read to the next
 };
 
 } // namespace sm90

@@ -1,15 +1,15 @@
 // Vectors with a number for each distance q - kv, or for each key, of a head.
 #pragma once
 
-#include "common/expanded.h"
 #include "common/place.cuh"
+#include "common/tabulated.h"
 #include "sm90/arguments.h"
 
 namespace sm90 {
 
 // Returns the number of a head's queries, or keys, and of those behind them that tiles may have.
 __device__ inline int padded(int rows) {
-    return static_cast<int>(expanded_length(rows, mod::TabulatedVectors::kTileOverhang));
+    return static_cast<int>(tabulated_length(rows, mod::TabulatedVectors::kTileOverhang));
 }
 __device__ inline int distance_count(const AttentionArguments& attention) {
     return padded(attention.q_len) + padded(attention.kv_len);
@@ -45,10 +45,11 @@ struct Entry {
     bool exists;
     int row, key; // in the tensors
 
-    // count: entries of each head, of which a block has kExpandedStep.
+    // count: entries of each head, of which a block has kTabulatedStep.
     __device__ Entry(int block, int count)
-        : head(block / (count / kExpandedStep)),
-          index(block % (count / kExpandedStep) * kExpandedStep + static_cast<int>(threadIdx.x)) {}
+        : head(block / (count / kTabulatedStep)),
+          index(block % (count / kTabulatedStep) * kTabulatedStep + static_cast<int>(threadIdx.x)) {
+    }
 
     static __device__ Entry of_distance(const AttentionArguments& attention, int block) {
         Entry entry(block, distance_count(attention));

@@ -1,5 +1,5 @@
 // What is added by key comes with the products: the MMAs of QK sum over eight more columns.
-// Operands of keys are computed before the forward (sm90/expand_keys.cuh) and arrive with their
+// Operands of keys are computed before the forward (sm90/tabulate_keys.cuh) and arrive with their
 // keys.
 #pragma once
 

@@ -2,8 +2,8 @@
 // by device and host code.
 #pragma once
 
-#include "common/expanded.h"
 #include "common/host_device.h"
+#include "common/tabulated.h"
 
 namespace sm90 {
 

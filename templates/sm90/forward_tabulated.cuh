@@ -112,7 +112,7 @@ __device__ inline int first_distance_entry(const AttentionArguments& attention, 
                : distance_entry(attention, first_row - first_key - mod::kKeyTile);
 }
 
-// Loads slices of the vectors that were expanded, for a tile of keys. Called by the producer.
+// Loads slices of the vectors that were tabulated, for a tile of keys. Called by the producer.
 __device__ inline void load_tabulated(const KernelArguments& attention, const Task& task, int tile,
                                       const TabulatedRing& slices,
                                       Position<TabulatedRing>& position) {

@@ -71,9 +71,9 @@ __device__ inline void store_pairs(const AttentionArguments& attention,
 }
 
 // Stores the kinds of one of pair_tiles(), unless it is hidden. Called by all threads of a block.
-__device__ inline void expand_pairs(const KernelArguments& attention,
-                                    const mod::Arguments& arguments, int tile) {
-    static_assert(kExpandedStep % kPairWords == 0);
+__device__ inline void tabulate_pairs(const KernelArguments& attention,
+                                      const mod::Arguments& arguments, int tile) {
+    static_assert(kTabulatedStep % kPairWords == 0);
     const int columns = pair_columns(attention), rows = pair_rows(attention);
     const int column = tile % columns, row = tile / columns % rows, b = tile / columns / rows;
     const int first_row = row * mod::kQueryTile;
@@ -85,7 +85,7 @@ __device__ inline void expand_pairs(const KernelArguments& attention,
         if (column < seen.begin || column >= seen.end) return;
     }
     store_pairs(attention, arguments, place, first_row, column * mod::kKeyTile,
-                pair_tile(attention, b, row, column), threadIdx.x, kExpandedStep);
+                pair_tile(attention, b, row, column), threadIdx.x, kTabulatedStep);
 }
 
 } // namespace sm90

@@ -430,7 +430,8 @@ TEST_CASE("deterministic kernels compile, with no more spills than are tolerated
         add(KernelKind::round_sums, text, arch);
         add(KernelKind::round_gradients, text, arch);
     }
-    for (const KernelKind kind : {KernelKind::backward_fused, KernelKind::expand, KernelKind::fold})
+    for (const KernelKind kind :
+         {KernelKind::backward_fused, KernelKind::tabulate, KernelKind::fold})
         add(kind, text, "sm_90a");
     visit_compiled(cases, [](const test::KernelCase& one, const std::string&,
                              const api::CompiledKernel& compiled) {

@@ -27,7 +27,7 @@ std::string_view kind_name(KernelKind kind) {
     case KernelKind::backward_dkdv: return "dkdv";
     case KernelKind::backward_fused: return "fused";
     case KernelKind::convert: return "convert";
-    case KernelKind::expand: return "expand";
+    case KernelKind::tabulate: return "tabulate";
     case KernelKind::fold: return "fold";
     case KernelKind::block_mask: return "block_mask";
     case KernelKind::lengths: return "lengths";

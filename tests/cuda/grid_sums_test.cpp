@@ -9,7 +9,7 @@
 
 #include <doctest/doctest.h>
 
-#include "common/expanded.h"
+#include "common/tabulated.h"
 #include "compile/kernels.h"
 #include "cuda/emitted.h"
 #include "d_scores.h"
@@ -135,8 +135,8 @@ int check(const Grid& grid, int head_dim, bool is_deterministic, std::mt19937& r
     plan::KernelConfig fold;
     fold.kind = plan::KernelKind::fold;
     fold.family = "sm90";
-    fold.block.key_tile = kExpandedStep;
-    fold.block.warps = kExpandedStep / 32;
+    fold.block.key_tile = kTabulatedStep;
+    fold.block.warps = kTabulatedStep / 32;
     fold.sums.sums_grids = true;
     const test::HostModule sums(std::string(kSum), test::emitted(*mod, config, options)),
         folds(std::string(kFold), test::emitted(*mod, fold, options));
@@ -156,8 +156,8 @@ int check(const Grid& grid, int head_dim, bool is_deterministic, std::mt19937& r
         const test::RandomData data(mod->program, at, random);
         test::HostArguments arguments(*mod, at);
         arguments.clear_gradients();
-        const auto count = static_cast<std::size_t>(expanded_length(attention.q_len, 0) +
-                                                    expanded_length(attention.kv_len, 0));
+        const auto count = static_cast<std::size_t>(tabulated_length(attention.q_len, 0) +
+                                                    tabulated_length(attention.kv_len, 0));
         // Of whichever type, in floats.
         std::vector<float> workspace((2 * count << grid.grid_places) * sizeof(exact::Sum) / 4);
         attention.distance_sums = workspace.data();

@@ -132,9 +132,9 @@ extern "C" bool run(const unsigned long long* words, const KernelArguments* atte
     const int tile_row = warp_row % mod::kQueryTile, first_row = warp_row - tile_row;
     // Those of all heads are stored for the first one.
     const HeadPlace first(*attention, arguments, head / attention->heads * attention->heads);
-    for (unsigned thread = 0; thread < kExpandedStep; ++thread)
+    for (unsigned thread = 0; thread < kTabulatedStep; ++thread)
         store_pairs(*attention, arguments, first, first_row, first_key, memory_of_block + kKinds,
-                    thread, kExpandedStep);
+                    thread, kTabulatedStep);
     const mod::Row row =
         mod::at_row(arguments, place.launch, place.head, place.b, place.h, place.h_kv, 0);
     for (int thread = 0; thread < kTableThreads; ++thread)

@@ -31,24 +31,24 @@ using Function = int(const std::uint64_t* words, const sm90::KernelArguments*, i
 
 constexpr std::string_view kText = R"(
 #include "mod.cuh"
-#include "sm90/expand_distances.cuh"
+#include "sm90/tabulate_distances.cuh"
 #include "sm90/key_addend.cuh"
 #include "sm90/key_walk.cuh"
 #include "common/tile_range.cuh"
 using namespace sm90;
-extern "C" int count_expanded(const sm90::KernelArguments* attention) {
+extern "C" int count_tabulated(const sm90::KernelArguments* attention) {
     using Vectors = mod::TabulatedVectors;
     return vector_heads(*attention) * Vectors::kByDistance * Vectors::kDistanceCopies *
            kEntryFloats * distance_count(*attention);
 }
-extern "C" void expand(const unsigned long long* words, const sm90::KernelArguments* attention) {
+extern "C" void tabulate(const unsigned long long* words, const sm90::KernelArguments* attention) {
     const mod::Arguments& arguments = *reinterpret_cast<const mod::Arguments*>(words);
     if constexpr (mod::TabulatedVectors::kByDistance > 0)
         for (int block = 0;
-             block < vector_heads(*attention) * (distance_count(*attention) / kExpandedStep);
+             block < vector_heads(*attention) * (distance_count(*attention) / kTabulatedStep);
              ++block)
-            for (threadIdx.x = 0; threadIdx.x < kExpandedStep; ++threadIdx.x)
-                expand_distances(*attention, arguments, block, DistanceUnits{attention->scale});
+            for (threadIdx.x = 0; threadIdx.x < kTabulatedStep; ++threadIdx.x)
+                tabulate_distances(*attention, arguments, block, DistanceUnits{attention->scale});
 }
 extern "C" int walk(const unsigned long long* words, const sm90::KernelArguments* attention,
                     int head, int first_row, int* tiles) {
@@ -98,9 +98,9 @@ void check(const std::string& text, double sign, Start start) {
     at.buffers = {&number};
     const test::HostArguments arguments(decomposed.mod, at);
     std::vector<float> values(static_cast<std::size_t>(
-        module.function<int(const sm90::KernelArguments*)>("count_expanded")(&attention)));
+        module.function<int(const sm90::KernelArguments*)>("count_tabulated")(&attention)));
     attention.distance_values = values.data();
-    module.function<void(const std::uint64_t*, const sm90::KernelArguments*)>("expand")(
+    module.function<void(const std::uint64_t*, const sm90::KernelArguments*)>("tabulate")(
         arguments.words(), &attention);
     for (int row = 0; row < kQueries; row += config.block.query_tile) {
         CAPTURE(row);

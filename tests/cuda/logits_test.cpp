@@ -186,10 +186,10 @@ void check(const Case& one, std::mt19937& random) {
     const passes::KeyIndex2d index_2d = index_2d_of(*mod);
     CHECK(index_2d.width == one.width);
     const passes::DecomposedMod folded = passes::decompose_score(*mod, one.width);
-    const passes::TabulatedValues expanded = passes::tabulated_values(folded);
+    const passes::TabulatedValues of_folded = passes::tabulated_values(folded);
     const ir::Graph& graph = folded.mod.program.graph;
     const plan::PlainTerms plain{
-        .tabulated = expanded,
+        .tabulated = of_folded,
         .multiplies_key_addend = passes::multiplies_key_addend(folded.mod, folded.parts),
         .adds_keys_alone = passes::adds_keys_alone(folded.mod, folded.parts),
         .adds_by_position = passes::adds_by_position(folded.mod, folded.parts),
@@ -200,7 +200,7 @@ void check(const Case& one, std::mt19937& random) {
         plan::candidates({.arch = 90,
                           .dtype = DType::bf16,
                           .has_score_mod = true,
-                          .terms = {.plain = plain, .by_index_2d = {index_2d, expanded}}})
+                          .terms = {.plain = plain, .by_index_2d = {index_2d, of_folded}}})
             .front();
     REQUIRE(plan::sm90::forward_of(config) != nullptr);
     CHECK(config.decomposition.key_width == one.width);

@@ -31,10 +31,10 @@ namespace {
 using namespace flexc;
 
 // values: of each element of a warp's 16 keys, [query][key][score, dense bias]; joint: [query][key]
-// [score, d_score, the score of the element alone, partials]. expanded: values of each of
+// [score, d_score, the score of the element alone, partials]. tabulated: values of each of
 // `distances` distances, of which the one in the middle is 0.
 using Function = void(const std::uint64_t* words, const ::sm90::KernelArguments*, int head,
-                      int tile_query, int first_key, const float* values, const float* expanded,
+                      int tile_query, int first_key, const float* values, const float* tabulated,
                       int distances, float* joint);
 
 constexpr std::string_view kText = R"(
@@ -44,7 +44,7 @@ constexpr std::string_view kText = R"(
 #include "sm90/pair_sums.cuh"
 using namespace sm90;
 extern "C" void run(const unsigned long long* words, const KernelArguments* attention, int head,
-                    int tile_query, int first_key, const float* values, const float* expanded,
+                    int tile_query, int first_key, const float* values, const float* tabulated,
                     int distances, float* of_elements) {
     const mod::Arguments& arguments = *reinterpret_cast<const mod::Arguments*>(words);
     const HeadPlace place(*attention, arguments, head);
@@ -62,7 +62,7 @@ extern "C" void run(const unsigned long long* words, const KernelArguments* atte
                                                       place.h, place.h_kv, kv);
             const float bias = values[2 * (query(j) * 16 + key(k)) + 1];
             visit(mod::At{arguments, place.launch, place.head, row, column, place.b, place.h,
-                          place.h_kv, q, kv, q, kv, expanded + distances / 2, distances, q - kv,
+                          place.h_kv, q, kv, q, kv, tabulated + distances / 2, distances, q - kv,
                           nullptr, is_loaded ? bias : 0});
         };
         const auto score = [&](int j, int k) { return values[2 * (query(j) * 16 + key(k))]; };
@@ -148,20 +148,20 @@ int check(const std::string& text, int head_dim, std::mt19937& random) {
                 values[2 * i + 1] = static_cast<float>(ir::evaluate_real(mod->program, bias, at));
         });
         constexpr int kDistances = 1001;
-        std::vector<float> expanded;
+        std::vector<float> tabulated;
         ir::Environment of_distance = at;
         for (const ir::NodeId value : passes::distance_values(*mod))
             for (int i = 0; i < kDistances; ++i) {
                 of_distance.q_idx = std::max(i - kDistances / 2, 0);
                 of_distance.kv_idx = std::max(kDistances / 2 - i, 0);
-                expanded.push_back(
+                tabulated.push_back(
                     static_cast<float>(ir::evaluate_real(mod->program, value, of_distance)));
             }
         const std::size_t slots = 3 + gradients.size();
         std::vector<float> joint(kElements * slots);
         module.function<Function>("run")(arguments.words(), &attention, place.head,
                                          place.first_query, place.first_key, values.data(),
-                                         expanded.data(), kDistances, joint.data());
+                                         tabulated.data(), kDistances, joint.data());
         int wrong = 0;
         visit([&](std::size_t i) {
             at.score = values[2 * i];

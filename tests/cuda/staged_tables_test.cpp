@@ -33,21 +33,21 @@ using Function = int(const std::uint64_t* words, const ::sm90::KernelArguments*,
 
 constexpr std::string_view kText = R"(
 #include "mod.cuh"
-#include "sm90/expand_keys.cuh"
+#include "sm90/tabulate_keys.cuh"
 #include "sm90/forward_tables.cuh"
 #include "sm90/logits.cuh"
 using namespace sm90;
 constexpr unsigned kTables = 1 << 17;
-extern "C" long long count_expanded(const KernelArguments* attention) {
+extern "C" long long count_tabulated(const KernelArguments* attention) {
     return vector_heads(*attention) * mod::TabulatedVectors::kByKey * padded(attention->kv_len);
 }
-extern "C" void expand(const unsigned long long* words, const KernelArguments* attention) {
+extern "C" void tabulate(const unsigned long long* words, const KernelArguments* attention) {
     const mod::Arguments& arguments = *reinterpret_cast<const mod::Arguments*>(words);
     if (mod::TabulatedVectors::kByKey == 0) return;
     for (int block = 0;
-         block < vector_heads(*attention) * (padded(attention->kv_len) / kExpandedStep); ++block)
-        for (threadIdx.x = 0; threadIdx.x < kExpandedStep; ++threadIdx.x)
-            expand_keys(*attention, arguments, block);
+         block < vector_heads(*attention) * (padded(attention->kv_len) / kTabulatedStep); ++block)
+        for (threadIdx.x = 0; threadIdx.x < kTabulatedStep; ++threadIdx.x)
+            tabulate_keys(*attention, arguments, block);
 }
 extern "C" int run(const unsigned long long* words, const KernelArguments* attention, int head,
                    int warp_row, int first_key, float* scores_of_warp) {
@@ -141,9 +141,9 @@ std::ptrdiff_t check(const Case& one, std::mt19937& random) {
         const test::HostArguments arguments(decomposed.mod, at);
         std::vector<float> key_values(
             static_cast<std::size_t>(module.function<long long(const ::sm90::KernelArguments*)>(
-                "count_expanded")(&attention)));
+                "count_tabulated")(&attention)));
         attention.key_values = key_values.data();
-        module.function<void(const std::uint64_t*, const ::sm90::KernelArguments*)>("expand")(
+        module.function<void(const std::uint64_t*, const ::sm90::KernelArguments*)>("tabulate")(
             arguments.words(), &attention);
 
         const test::WarpProducts products(attention, config.block.key_tile,

@@ -17,16 +17,16 @@ namespace flexc::test {
 // Starts the text of a module that tabulates.
 constexpr std::string_view kTabulatedText = R"(
 #include "mod.cuh"
-#include "sm90/expand_distances.cuh"
-#include "sm90/expand_keys.cuh"
+#include "sm90/tabulate_distances.cuh"
+#include "sm90/tabulate_keys.cuh"
 #include "sm90/forward_tabulated.cuh"
 using namespace sm90;
-template <typename Expand>
-void expand_all(const sm90::KernelArguments& attention, int entries, Expand expand) {
-    for (int block = 0; block < vector_heads(attention) * (entries / kExpandedStep); ++block)
-        for (threadIdx.x = 0; threadIdx.x < kExpandedStep; ++threadIdx.x) expand(block);
+template <typename Tabulate>
+void tabulate_all(const sm90::KernelArguments& attention, int entries, Tabulate tabulate) {
+    for (int block = 0; block < vector_heads(attention) * (entries / kTabulatedStep); ++block)
+        for (threadIdx.x = 0; threadIdx.x < kTabulatedStep; ++threadIdx.x) tabulate(block);
 }
-extern "C" long long count_expanded(const sm90::KernelArguments* attention, bool keys) {
+extern "C" long long count_tabulated(const sm90::KernelArguments* attention, bool keys) {
     const int heads = vector_heads(*attention);
     using Vectors = mod::TabulatedVectors;
     const int of_key = Vectors::kByKey - kFirstStagedKey + kOperandFloats * kKeyOperands;
@@ -34,15 +34,15 @@ extern "C" long long count_expanded(const sm90::KernelArguments* attention, bool
                 : heads * Vectors::kByDistance * Vectors::kDistanceCopies * kEntryFloats *
                       distance_count(*attention);
 }
-extern "C" void expand(const unsigned long long* words, const sm90::KernelArguments* attention) {
+extern "C" void tabulate(const unsigned long long* words, const sm90::KernelArguments* attention) {
     const mod::Arguments& arguments = *reinterpret_cast<const mod::Arguments*>(words);
     if (mod::TabulatedVectors::kByDistance > 0)
-        expand_all(*attention, distance_count(*attention), [&](int block) {
-            expand_distances(*attention, arguments, block, DistanceUnits{attention->scale});
+        tabulate_all(*attention, distance_count(*attention), [&](int block) {
+            tabulate_distances(*attention, arguments, block, DistanceUnits{attention->scale});
         });
     if (mod::TabulatedVectors::kByKey > 0)
-        expand_all(*attention, padded(attention->kv_len),
-                   [&](int block) { expand_keys(*attention, arguments, block); });
+        tabulate_all(*attention, padded(attention->kv_len),
+                   [&](int block) { tabulate_keys(*attention, arguments, block); });
 }
 // As TMA does, to the start of shared memory.
 void copy_tabulated(const sm90::KernelArguments& attention, int head, int first_row,
@@ -74,8 +74,8 @@ struct TabulatedValues {
           of_distances(count(module, attention, false), kNever) {
         attention.key_values = of_keys.data();
         attention.distance_values = of_distances.data();
-        using Expand = void(const std::uint64_t* words, const ::sm90::KernelArguments*);
-        module.function<Expand>("expand")(arguments.words(), &attention);
+        using Tabulate = void(const std::uint64_t* words, const ::sm90::KernelArguments*);
+        module.function<Tabulate>("tabulate")(arguments.words(), &attention);
     }
 
   private:
@@ -84,7 +84,8 @@ struct TabulatedValues {
     static std::size_t count(const HostModule& module, const ::sm90::KernelArguments& attention,
                              bool keys) {
         using Count = long long(const ::sm90::KernelArguments*, bool keys);
-        return static_cast<std::size_t>(module.function<Count>("count_expanded")(&attention, keys));
+        return static_cast<std::size_t>(
+            module.function<Count>("count_tabulated")(&attention, keys));
     }
 };
 

@@ -27,10 +27,10 @@ namespace {
 
 using namespace flexc;
 
-// values: of each element, [query][key][d_modified, score]. expanded: tabulated values of each of
+// values: of each element, [query][key][d_modified, score]. tabulated: values of each of
 // `distances` distances, of which the one in the middle is 0.
 using Function = void(const std::uint64_t* words, const ::sm90::KernelArguments*, int head,
-                      int tile_query, int first_key, const float* values, const float* expanded,
+                      int tile_query, int first_key, const float* values, const float* tabulated,
                       int distances);
 
 constexpr std::string_view kText = R"(
@@ -43,7 +43,7 @@ struct Elements {
     const mod::Arguments& arguments;
     const HeadPlace& place;
     int tile_query, warp_key;
-    const float* expanded;
+    const float* tabulated;
     int distances;
     mod::Column columns[2]{};
 
@@ -59,7 +59,7 @@ struct Elements {
         const mod::Column column = mod::at_column(arguments, place.launch, place.head, place.b,
                                                   place.h, place.h_kv, kv);
         visit(mod::At{arguments, place.launch, place.head, row, column, place.b, place.h,
-                      place.h_kv, q, kv, q, kv, expanded + distances / 2, distances, q - kv});
+                      place.h_kv, q, kv, q, kv, tabulated + distances / 2, distances, q - kv});
     }
     int query(int j) const { return tile_query + lane_again() % 4 * 2 + query_of(j); }
     int key(int key) const { return warp_key + lane_again() / 4 + 8 * key; }
@@ -88,7 +88,7 @@ struct Entering {
     }
 };
 extern "C" void run(const unsigned long long* words, const KernelArguments* attention, int head,
-                    int tile_query, int first_key, const float* values, const float* expanded,
+                    int tile_query, int first_key, const float* values, const float* tabulated,
                     int distances) {
     const mod::Arguments& arguments = *reinterpret_cast<const mod::Arguments*>(words);
     const HeadPlace place(*attention, arguments, head);
@@ -96,7 +96,7 @@ extern "C" void run(const unsigned long long* words, const KernelArguments* atte
         const int warp = thread_again() / 32 - 4;
         if (warp < 0) return;
         Elements of{*attention, arguments, place, tile_query, first_key + 16 * warp,
-                    expanded, distances};
+                    tabulated, distances};
         of.find_columns();
         TermElements kept;
         of.visit_tile([&](int key, int j, int i, const mod::At& at) {
@@ -183,16 +183,16 @@ void check(const std::string& text, bool deterministic, bool keeps, std::mt19937
                 }
             }
         constexpr int kDistances = 1001;
-        std::vector<float> expanded;
+        std::vector<float> tabulated;
         for (const ir::NodeId value : passes::distance_values(mod))
             for (int i = 0; i < kDistances; ++i) {
                 at.q_idx = std::max(i - kDistances / 2, 0);
                 at.kv_idx = std::max(kDistances / 2 - i, 0);
-                expanded.push_back(static_cast<float>(ir::evaluate_real(mod.program, value, at)));
+                tabulated.push_back(static_cast<float>(ir::evaluate_real(mod.program, value, at)));
             }
         module.function<Function>("run")(arguments.words(), &attention, place.head,
                                          place.first_query, place.first_key, values.data(),
-                                         expanded.data(), kDistances);
+                                         tabulated.data(), kDistances);
         for (std::size_t buffer = 0; buffer < expected.size(); ++buffer) {
             int wrong = 0;
             for (std::size_t i = 0; i < expected[buffer].size(); ++i) {

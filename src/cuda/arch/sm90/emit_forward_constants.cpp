@@ -137,7 +137,7 @@ std::string emit_forward_constants(const plan::KernelConfig& config, const passe
                        formatted("constexpr int kKeyStep = {};\n", forward.key_step) +
                        emit_schedule(*config.schedule, forward);
     // A macro, because it decides whether the template has another entry point.
-    if (forward.expands()) text += "#define FLEXC_EXPANDS\n";
+    if (forward.tabulates()) text += "#define FLEXC_TABULATES\n";
     return text;
 }
 

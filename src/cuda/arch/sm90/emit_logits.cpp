@@ -2,7 +2,7 @@
 
 #include <numeric>
 
-#include "common/expanded.h"
+#include "common/tabulated.h"
 #include "cuda/emit_dense_bias.h"
 #include "cuda/emit_element_sums.h"
 #include "cuda/emit_score_parts.h"
@@ -147,7 +147,7 @@ class LogitFunctions {
         const std::vector<int>& words = forward_.table_words;
         const std::string text =
             emit_staged_tables(policy, layout_, parts_.staged, words, aligned_,
-                               [&](Body& body) { provide_expanded(body, layout_, parts_); });
+                               [&](Body& body) { provide_parts(body, layout_, parts_); });
         // For few words, scaling slices as they are copied takes less time than scaling every
         // element in the consumers.
         constexpr int kMostScaledWords = 2048;
@@ -225,7 +225,7 @@ class LogitFunctions {
         set_table_reads(body, reads, guesses_logs);
         if (parts_.bias_read != kNoNode)
             body.provide(parts_.bias_read, from_float(layout_, parts_.bias_read, bias));
-        provide_expanded(body, layout_, parts_);
+        provide_parts(body, layout_, parts_);
         if (!aligns_tables()) return body;
         if (reads == TableReads::staged || reads == TableReads::conditional)
             for (std::size_t i = 0; i < parts_.staged.tables.size(); ++i)

@@ -24,8 +24,8 @@ std::string_view members_of_at(const plan::KernelConfig& config) {
                "    float bias = 0;\n";
     if (!is_backward(config.kind)) return "";
     return "    int first_q = q, first_kv = kv;\n"
-           "    const float* expanded = nullptr;\n"
-           "    long long expanded_count = 0;\n"
+           "    const float* tabulated = nullptr;\n"
+           "    long long tabulated_count = 0;\n"
            "    int from_first = 0;\n"
            "    const float* staged = nullptr;\n"
            "    float bias = 0;\n";

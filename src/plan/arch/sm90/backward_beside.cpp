@@ -30,11 +30,11 @@ KernelConfig convert_kernel(int head_dim) {
 }
 
 // Tiles of these two are distances, one for each thread.
-KernelConfig expand_kernel() {
-    return {.kind = KernelKind::expand,
+KernelConfig tabulate_kernel() {
+    return {.kind = KernelKind::tabulate,
             .family = kName,
-            .template_path = "backward_expand_sm90.cu",
-            .entry = "flexc_backward_expand_sm90",
+            .template_path = "backward_tabulate_sm90.cu",
+            .entry = "flexc_backward_tabulate_sm90",
             .block = {.key_tile = kPaddedRows, .warps = kWarpsBeside},
             .reason = "values that use q_idx - kv_idx, one for each distance"};
 }

@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "common/exact_sum.h"
-#include "common/expanded.h"
+#include "common/tabulated.h"
 #include "passes/distance_value.h"
 #include "passes/gradient_sum.h"
 #include "passes/grid_gradient.h"
@@ -74,16 +74,16 @@ void add_tabulated(const Forward& forward, const passes::KeyKinds& kinds, PassPl
         product.lengths.push_back(length);
         return product;
     };
-    constexpr Length kKeys{Of::keys, kForwardOverhang, kExpandedStep},
-        kQueries{Of::queries, kForwardOverhang, kExpandedStep};
+    constexpr Length kKeys{Of::keys, kForwardOverhang, kTabulatedStep},
+        kQueries{Of::queries, kForwardOverhang, kTabulatedStep};
     const auto blocks_of = [](Length length) {
         length.per = length.step;
         return length;
     };
     Launch tabulate{.kernel = pass.main,
-                    .entry = "flexc_forward_expand_sm90",
+                    .entry = "flexc_forward_tabulate_sm90",
                     .blocks = {},
-                    .threads = kExpandedStep};
+                    .threads = kTabulatedStep};
     if (tabulated.distances > 0) {
         const int of_each = forward.sizes.starts_with_distances ? kStartFloats : kDistanceCopies;
         const int numbers = of_each * tabulated.distances;
@@ -136,7 +136,7 @@ PassPlan forward(const Program& program, const KernelConfig& main) {
     pass.small_buffers = small_buffers(program.mod());
     const auto& [mod, parts] = program.decomposed(main.decomposition);
     if (parts.bias_read != ir::kNoNode) pass.copied_biases = {copied_bias_of(mod, parts.bias_read)};
-    if (forward.expands()) add_tabulated(forward, parts.kinds, pass);
+    if (forward.tabulates()) add_tabulated(forward, parts.kinds, pass);
     Launch attend = launch_of(0, main, query_tiles(program, main.block.query_tile));
     attend.is_persistent = attend.has_queue = true;
     attend.tensor_maps =
@@ -152,7 +152,7 @@ PassPlan forward(const Program& program, const KernelConfig& main) {
 bool sums_distances(const passes::Mod& mod, const KernelConfig& main) {
     return passes::sums_by(mod, passes::GradientSum::distance, main.sums);
 }
-bool expands_distances(const passes::Mod& mod) { return !passes::distance_values(mod).empty(); }
+bool tabulates_distances(const passes::Mod& mod) { return !passes::distance_values(mod).empty(); }
 
 // Adds the regions of sums and values by distance that the fused kernel `main` needs.
 void add_distance_regions(const Program& program, const KernelConfig& main, PassPlan& pass) {
@@ -171,18 +171,19 @@ void add_distance_regions(const Program& program, const KernelConfig& main, Pass
         region(kDistanceSums, &Arguments::distance_sums,
                main.sums.sums_grids ? std::size_t{1} << mod.digit_places.size() : 1,
                program.options().deterministic ? sizeof(exact::Sum) : sizeof(float));
-    if (expands_distances(mod))
+    if (tabulates_distances(mod))
         region(kDistanceValues, &Arguments::distance_values, passes::distance_values(mod).size(),
                sizeof(float));
 }
 
 // Adds the kernel that tabulates values by distance, if there are any.
 void add_expansion(const passes::Mod& mod, PassPlan& pass) {
-    if (!expands_distances(mod)) return;
-    Launch expand = launch_of(pass.kernels.size(), expand_kernel(), distance_blocks(kPaddedRows));
-    expand.writes = {kDistanceValues};
-    pass.steps.push_back(std::move(expand));
-    pass.kernels.push_back(expand_kernel());
+    if (!tabulates_distances(mod)) return;
+    Launch tabulate =
+        launch_of(pass.kernels.size(), tabulate_kernel(), distance_blocks(kPaddedRows));
+    tabulate.writes = {kDistanceValues};
+    pass.steps.push_back(std::move(tabulate));
+    pass.kernels.push_back(tabulate_kernel());
 }
 
 // Adds the launch of the fused kernel. written: regions, beside sums by distance.
@@ -195,7 +196,7 @@ void add_fused(const Program& program, std::size_t kernel, std::vector<Region> w
     fused.is_persistent = main.block.is_persistent;
     fused.reads = {regions::row_statistics};
     fused.writes = std::move(written);
-    if (expands_distances(program.mod())) fused.reads.push_back(kDistanceValues);
+    if (tabulates_distances(program.mod())) fused.reads.push_back(kDistanceValues);
     if (sums_distances(program.mod(), main)) fused.writes.push_back(kDistanceSums);
     pass.steps.push_back(std::move(fused));
 }

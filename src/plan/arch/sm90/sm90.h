@@ -31,7 +31,7 @@ struct Forward {
     bool starts_at_highest = false; // visits keys with the largest addends first
     bool computes_in_parts = false; // computes addends for a few of a thread's elements at a time
     // Whether a kernel before it computes something.
-    bool expands() const { return tabulated.any() || sizes.pair_kinds != 0; }
+    bool tabulates() const { return tabulated.any() || sizes.pair_kinds != 0; }
 };
 // Null if the kernel is no forward of this family.
 inline const Forward* forward_of(const KernelConfig& config) {
@@ -49,7 +49,7 @@ bool has_room_for_tables(const KernelRequest& request); // whether some tile sum
 bool has_room_for_sums(const KernelRequest& request);
 KernelConfig delta_kernel();
 KernelConfig convert_kernel(int head_dim);
-KernelConfig expand_kernel();
+KernelConfig tabulate_kernel();
 KernelConfig fold_kernel(const passes::TileSums& of_main);
 
 } // namespace flexc::plan::sm90

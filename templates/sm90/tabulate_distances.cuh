@@ -26,8 +26,8 @@ __device__ inline void store_start(float* vector, int count, int index, float va
 }
 
 template <typename Convert>
-__device__ void expand_distances(const KernelArguments& attention, const mod::Arguments& arguments,
-                                 int block, Convert convert) {
+__device__ void tabulate_distances(const KernelArguments& attention,
+                                   const mod::Arguments& arguments, int block, Convert convert) {
     const Entry entry = Entry::of_distance(attention, block);
     entry.visit(attention, arguments, [&](const mod::At& at) {
         if constexpr (mod::TabulatedVectors::kDistancesComeFirst) {

@@ -11,8 +11,8 @@ __device__ inline float per_product(float factor) {
     return mod::kScoreForm.has_factor ? usable_factor(factor) : factor;
 }
 
-__device__ inline void expand_keys(const KernelArguments& attention,
-                                   const mod::Arguments& arguments, int block) {
+__device__ inline void tabulate_keys(const KernelArguments& attention,
+                                     const mod::Arguments& arguments, int block) {
     // Keys past the end get the last key's values, since places in tables have to be inside of
     // these for them, too.
     constexpr bool kRepeatsLast = mod::StagedTables::kCount != 0;
