@@ -52,10 +52,10 @@ class Emitter {
             const plan::KernelConfig& config, const EmitOptions& options)
         : mod_(mod), parts_(parts), config_(config), options_(options),
           family_(family_text(config)), mask_(kernel_mask(mod, config, has_elements())),
-          layout_(mod_, roots(), precision()) {
-        if (has_backward_policies(config) && is_backward(config.kind)) layout_.split_positions();
-        if (!plan::is_generic(config)) layout_.use_narrow_offsets(roots(), key_width());
-        if (config.decomposition.stages_tables()) layout_.stage_tables(parts_.staged);
+          symbols_(mod_, roots(), precision()) {
+        if (has_backward_policies(config) && is_backward(config.kind)) symbols_.split_positions();
+        if (!plan::is_generic(config)) symbols_.use_narrow_offsets(roots(), key_width());
+        if (config.decomposition.stages_tables()) symbols_.stage_tables(parts_.staged);
     }
 
     std::string run() {
@@ -70,36 +70,36 @@ class Emitter {
         text_ += "\nnamespace mod {\n\nusing namespace defaults;\n\n";
         constants();
         structs();
-        text_ += emit_place_functions(layout_, has_score_mod());
-        text_ += emit_band(layout_, mask_);
+        text_ += emit_place_functions(symbols_, has_score_mod());
+        text_ += emit_band(symbols_, mask_);
         element();
-        if (builds_block_mask()) text_ += emit_tile_functions(layout_);
-        text_ += family_.functions(inputs(), layout_, mask_instructions_);
-        text_ += emit_mask(layout_, config_, mask_);
+        if (builds_block_mask()) text_ += emit_tile_functions(symbols_);
+        text_ += family_.functions(inputs(), symbols_, mask_instructions_);
+        text_ += emit_mask(symbols_, config_, mask_);
         if (is_backward(config_.kind)) {
             joint();
             if (has_backward_policies(config_))
-                text_ += emit_key_index_2d(layout_, config_, gradients()) +
-                         emit_grid_gradients(layout_, config_) +
-                         emit_distance_values(layout_, config_) +
-                         emit_dense_bias(layout_, config_, gradients());
+                text_ += emit_key_index_2d(symbols_, config_, gradients()) +
+                         emit_grid_gradients(symbols_, config_) +
+                         emit_distance_values(symbols_, config_) +
+                         emit_dense_bias(symbols_, config_, gradients());
             if (config_.kind == plan::KernelKind::fold)
-                text_ += emit_distance_factors(layout_, gradients(), config_.sums) +
-                         emit_term_gradients(layout_, terms_by_distance(mod_));
+                text_ += emit_distance_factors(symbols_, gradients(), config_.sums) +
+                         emit_term_gradients(symbols_, terms_by_distance(mod_));
             if (!has_backward_policies(config_)) {
                 first_kv_head();
-                text_ += emit_generic_gradients(layout_, gradients(), config_.sums) +
-                         emit_table_gradients(layout_, config_, gradients());
+                text_ += emit_generic_gradients(symbols_, gradients(), config_.sums) +
+                         emit_table_gradients(symbols_, config_, gradients());
                 if (config_.sequences.is_short)
-                    text_ += emit_shared_gradient(layout_, gradients(), config_.sums);
+                    text_ += emit_shared_gradient(symbols_, gradients(), config_.sums);
             }
         }
         if (has_backward_policies(config_))
-            text_ += emit_read_gradients(layout_, config_, gradients(), adds_elements()) +
-                     emit_table_gradients(layout_, config_, gradients()) +
-                     emit_shifted_gradients(layout_, gradients(), config_.sums);
+            text_ += emit_read_gradients(symbols_, config_, gradients(), adds_elements()) +
+                     emit_table_gradients(symbols_, config_, gradients()) +
+                     emit_shifted_gradients(symbols_, gradients(), config_.sums);
         element_sums();
-        if (is_delta()) text_ += emit_row_gradients(layout_, gradients());
+        if (is_delta()) text_ += emit_row_gradients(symbols_, gradients());
         text_ += emit_sink(mod_, config_, std::min(precision(), passes::Precision::fast));
         text_ += "} // namespace mod\n";
         return std::move(text_);
@@ -151,7 +151,7 @@ class Emitter {
     // Whether elements compute the partial derivative of this gradient themselves.
     bool has_partial(const passes::ReadGradient& gradient) const {
         if (!has_backward_policies(config_))
-            return !layout_.is_of_term(gradient.read) &&
+            return !symbols_.is_of_term(gradient.read) &&
                    (!sums_few_entries(gradient) || gradient.is_weighted);
         return !sums_diagonals(gradient) &&
                passes::elements_have_partial(mod_, gradient, config_.sums);
@@ -265,8 +265,8 @@ class Emitter {
         const ir::Program& program = mod_.program;
         Policy policy("Layouts");
         policy.constant("kAreDense", program.is_dense(), true);
-        policy.constant("kQueriesAreRagged", program.query_layout == flexc::Layout::ragged);
-        policy.constant("kKeysAreRagged", program.key_layout == flexc::Layout::ragged);
+        policy.constant("kQueriesAreRagged", program.query_layout == Layout::ragged);
+        policy.constant("kKeysAreRagged", program.key_layout == Layout::ragged);
         if (!keys().is_in_order)
             policy.member(formatted("    using Keys = {};\n", keys().device_class));
         return policy.text();
@@ -274,7 +274,7 @@ class Emitter {
 
     // Emits the index, over batch and KV heads, of the first KV head of a partial launch.
     void first_kv_head() {
-        Body body = Body::after_head(layout_);
+        Body body = Body::after_head(symbols_);
         body.line("return " +
                   (loops_over_heads()
                        ? "static_cast<int>(" +
@@ -287,9 +287,9 @@ class Emitter {
     void structs() {
         text_ += "struct Arguments {\n";
         if (has_program())
-            for (const ArgumentField& field : layout_.fields())
+            for (const ArgumentField& field : symbols_.fields())
                 text_ += formatted("    alignas(8) {} {};\n", field.type, field.name);
-        text_ += "};\n" + emit_place_structs(layout_);
+        text_ += "};\n" + emit_place_structs(symbols_);
         text_ += "struct At {\n"
                  "    const Arguments& arguments;\n    const Launch& launch;\n"
                  "    const Head& head;\n    const Row& row;\n    const Column& column;\n"
@@ -300,7 +300,7 @@ class Emitter {
     }
 
     void element() {
-        Body visible(layout_, Place::element, "at.");
+        Body visible(symbols_, Place::element, "at.");
         if (mask_.exists) {
             visible.compute({mod_.mask});
             visible.line("return " + unbracketed(visible.text(mod_.mask)) + ";");
@@ -317,7 +317,7 @@ class Emitter {
                 score(formatted("{}_score", name(reads)), reads);
         }
 
-        Body report(layout_, Place::element, "at.");
+        Body report(symbols_, Place::element, "at.");
         if (reports()) {
             report.compute({mod_.out_of_range});
             report.line("if (" + unbracketed(report.text(mod_.out_of_range)) + ") *" +
@@ -327,7 +327,7 @@ class Emitter {
     }
 
     void shared_value() {
-        Body value(layout_, Place::element, "at.");
+        Body value(symbols_, Place::element, "at.");
         const NodeId shared = config_.sequences.shared_value;
         if (shared != ir::kNoNode) value.compute({shared});
         value.line("return " + (shared != ir::kNoNode ? unbracketed(value.text(shared)) : "0") +
@@ -336,11 +336,11 @@ class Emitter {
     }
 
     void score(std::string_view called, TableReads reads) {
-        Body score(layout_, Place::element, "at.");
+        Body score(symbols_, Place::element, "at.");
         set_table_reads(score, reads, false);
-        provide_parts(score, layout_, parts_);
+        provide_parts(score, symbols_, parts_);
         if (parts_.bias_read != ir::kNoNode && !parts_.found())
-            score.provide(parts_.bias_read, from_float(layout_, parts_.bias_read, "at.bias"));
+            score.provide(parts_.bias_read, from_float(symbols_, parts_.bias_read, "at.bias"));
         // A backward finds the references of rows by it, for single elements, without these.
         if (!is_backward(config_.kind)) {
             provide_totals(score, sums_at_once(mod_, parts_, config_));
@@ -367,7 +367,7 @@ class Emitter {
     }
     // Returns an element's body that has what the kernel finds for it elsewhere.
     Body joint_body() const {
-        Body body(layout_, Place::element, "at.");
+        Body body(symbols_, Place::element, "at.");
         if (config_.sequences.shared_value != ir::kNoNode)
             body.provide(config_.sequences.shared_value, "at.shared_value");
         if (has_backward_policies(config_))
@@ -401,7 +401,7 @@ class Emitter {
     void joint() {
         text_ += "struct Joint {\n    float score, d_score;\n"
                  "    float partial[kGradients ? kGradients : 1];\n";
-        const std::vector<NodeId> shared = carried(layout_, gradients());
+        const std::vector<NodeId> shared = carried(symbols_, gradients());
         if (!shared.empty()) text_ += formatted("    float carried[{}];\n", shared.size());
         text_ += "};\n";
         Body body = joint_body();
@@ -413,14 +413,14 @@ class Emitter {
     void element_sums() {
         if (!is_backward(config_.kind) || config_.sum_elements == 0) return;
         const std::vector<NodeId> sums = joint_sums();
-        const std::vector<NodeId> given = carried_by_terms(layout_, terms(), sums);
+        const std::vector<NodeId> given = carried_by_terms(symbols_, terms(), sums);
         Body enter = joint_body();
         fill_enter(enter, given);
         text_ +=
             emit_element_sums(
-                layout_, sums, given, config_.sum_elements,
+                symbols_, sums, given, config_.sum_elements,
                 member_function("void enter(const At& at, float score, float* carried)", enter)) +
-            emit_term_sums(layout_, config_, terms(), given);
+            emit_term_sums(symbols_, config_, terms(), given);
     }
 
     TextInputs inputs() const { return {mod_, parts_, config_, options_}; }
@@ -431,7 +431,7 @@ class Emitter {
     const EmitOptions& options_;
     const FamilyText& family_;
     const KernelMask mask_;
-    Layout layout_;
+    SymbolTable symbols_;
     std::string text_;
     int mask_instructions_ = 0; // instructions of the mask for each element
 };

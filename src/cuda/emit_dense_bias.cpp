@@ -17,16 +17,16 @@ using Kind = passes::ArgumentSlot::Kind;
 
 namespace {
 
-void add_functions(Policy& policy, const Layout& layout, NodeId read) {
+void add_functions(Policy& policy, const SymbolTable& symbols, NodeId read) {
     if (read == kNoNode) return;
-    const ir::Node& node = layout.node(read);
+    const ir::Node& node = symbols.node(read);
     const auto last = static_cast<std::uint32_t>(node.operands.size() - 1);
-    const DType dtype = layout.mod().program.buffers[node.symbol].dtype;
-    Body address(layout, passes::Place::element, "at.");
+    const DType dtype = symbols.mod().program.buffers[node.symbol].dtype;
+    Body address(symbols, passes::Place::element, "at.");
     address.compute(node.operands);
     address.line(formatted("return {} + {};", address.argument({Kind::buffer_data, node.symbol}),
                            address.offset(read, Kind::buffer_stride)));
-    Body step(layout, passes::Place::launch, "");
+    Body step(symbols, passes::Place::launch, "");
     step.line(formatted("return {};", step.argument({Kind::buffer_stride, node.symbol, last})));
     policy.member(formatted("    using Element = {};\n", element_type(dtype)));
     policy.function("const Element* address(const At& at)", address);
@@ -35,10 +35,10 @@ void add_functions(Policy& policy, const Layout& layout, NodeId read) {
 
 } // namespace
 
-std::string emit_dense_bias(const Layout& layout, NodeId read) {
-    const passes::Mod& mod = layout.mod();
+std::string emit_dense_bias(const SymbolTable& symbols, NodeId read) {
+    const passes::Mod& mod = symbols.mod();
     Policy policy("DenseBias");
-    add_functions(policy, layout, read);
+    add_functions(policy, symbols, read);
     policy.constant("kIsSharedByHeads", read != kNoNode &&
                                             mod.program.graph[read].type == ir::Type::integer &&
                                             !mod.dependence[read].has(analysis::Dependence::h));
@@ -49,9 +49,9 @@ NodeId copied_bias(const passes::Mod& mod, const plan::KernelConfig& config) {
     return config.storage.bias_stages > 0 ? passes::dense_bias_of_score(mod) : kNoNode;
 }
 
-std::string emit_dense_bias(const Layout& layout, const plan::KernelConfig& config,
+std::string emit_dense_bias(const SymbolTable& symbols, const plan::KernelConfig& config,
                             const std::vector<passes::ReadGradient>& gradients) {
-    const passes::Mod& mod = layout.mod();
+    const passes::Mod& mod = symbols.mod();
     const NodeId bias = copied_bias(mod, config);
     std::vector<NodeId> derivatives = {mod.d_score}, dense_reads;
     if (bias != kNoNode) dense_reads.push_back(bias);
@@ -69,7 +69,7 @@ std::string emit_dense_bias(const Layout& layout, const plan::KernelConfig& conf
     });
     const auto sharing = passes::sharing_of_biases(mod).value_or(passes::BiasSharing{});
     Policy policy("DenseBias");
-    add_functions(policy, layout, bias);
+    add_functions(policy, symbols, bias);
     policy.constant("kStages", config.storage.bias_stages);
     policy.constant("kIsUsedByDerivatives",
                     bias != kNoNode && std::ranges::find(needed, bias) != needed.end());

@@ -11,12 +11,12 @@
 namespace flexc::cuda {
 
 // Policy of a warp-specialized forward that copies tiles of the dense bias `read`; kNoNode: none.
-std::string emit_dense_bias(const Layout& layout, ir::NodeId read);
+std::string emit_dense_bias(const SymbolTable& symbols, ir::NodeId read);
 
 // Returns the read of the dense bias whose tiles a warp-specialized backward copies; kNoNode: none.
 // emit_dense_bias() writes the policy of that kernel, with the gradients of dense biases.
 ir::NodeId copied_bias(const passes::Mod& mod, const plan::KernelConfig& config);
-std::string emit_dense_bias(const Layout& layout, const plan::KernelConfig& config,
+std::string emit_dense_bias(const SymbolTable& symbols, const plan::KernelConfig& config,
                             const std::vector<passes::ReadGradient>& gradients);
 
 } // namespace flexc::cuda

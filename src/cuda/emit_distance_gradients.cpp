@@ -13,9 +13,9 @@ using passes::Place;
 namespace {
 
 // Body of a function that returns one of the values by its index, or `otherwise` for kNoNode.
-Body values_of(const Layout& layout, const std::vector<NodeId>& values,
+Body values_of(const SymbolTable& symbols, const std::vector<NodeId>& values,
                std::string_view otherwise) {
-    Body body(layout, Place::element, "at.");
+    Body body(symbols, Place::element, "at.");
     std::vector<NodeId> computed = values;
     std::erase(computed, ir::kNoNode);
     body.compute(computed);
@@ -29,32 +29,32 @@ Body values_of(const Layout& layout, const std::vector<NodeId>& values,
 
 } // namespace
 
-std::string emit_distance_values(const Layout& layout, const plan::KernelConfig& config) {
-    const std::vector<NodeId> values = passes::distance_values(layout.mod());
+std::string emit_distance_values(const SymbolTable& symbols, const plan::KernelConfig& config) {
+    const std::vector<NodeId> values = passes::distance_values(symbols.mod());
     Policy policy("TabulatedVectors");
     policy.constant("kByDistance", static_cast<int>(values.size()));
     if (config.kind == plan::KernelKind::tabulate)
         policy.member(member_function("float distance_value(const At& at, int index)",
-                                      values_of(layout, values, "0")));
+                                      values_of(symbols, values, "0")));
     return policy.text();
 }
 
-std::string emit_distance_factors(const Layout& layout,
+std::string emit_distance_factors(const SymbolTable& symbols,
                                   const std::vector<passes::ReadGradient>& gradients,
                                   passes::TileSums tile) {
     std::vector<NodeId> factors;
     for (const passes::ReadGradient& gradient : gradients)
-        factors.push_back(passes::gradient_sum(layout.mod(), gradient, tile) ==
+        factors.push_back(passes::gradient_sum(symbols.mod(), gradient, tile) ==
                                   passes::GradientSum::distance
-                              ? passes::distance_factor(layout.mod(), gradient)
+                              ? passes::distance_factor(symbols.mod(), gradient)
                               : ir::kNoNode);
     return device_function("float distance_factor(const At& at, int index)",
-                           values_of(layout, factors, "1"));
+                           values_of(symbols, factors, "1"));
 }
 
-std::string emit_grid_gradients(const Layout& layout, const plan::KernelConfig& config) {
+std::string emit_grid_gradients(const SymbolTable& symbols, const plan::KernelConfig& config) {
     if (!config.sums.sums_grids) return "";
-    const passes::Mod& mod = layout.mod();
+    const passes::Mod& mod = symbols.mod();
     Policy policy("GridGradients");
     policy.constant("kPlaces", static_cast<int>(mod.digit_places.size()));
     const auto numbers = [&](std::string_view name, std::int64_t passes::DigitPlace::*of) {
@@ -69,7 +69,7 @@ std::string emit_grid_gradients(const Layout& layout, const plan::KernelConfig& 
     const analysis::Assumptions conditions = passes::grid_conditions(mod);
     policy.constant("kHasConditions", !conditions.empty());
     for (const bool of_key : {false, true}) {
-        Body body(layout, Place::element, "at.");
+        Body body(symbols, Place::element, "at.");
         std::string all;
         for (const auto& [condition, value] : conditions) {
             const bool uses_key = mod.dependence[condition].has(analysis::Dependence::kv);

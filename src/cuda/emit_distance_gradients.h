@@ -11,12 +11,12 @@
 namespace flexc::cuda {
 
 // The values, each evaluated at an element.
-std::string emit_distance_values(const Layout& layout, const plan::KernelConfig& config);
+std::string emit_distance_values(const SymbolTable& symbols, const plan::KernelConfig& config);
 // The factors of sums over diagonals, likewise.
-std::string emit_distance_factors(const Layout& layout,
+std::string emit_distance_factors(const SymbolTable& symbols,
                                   const std::vector<passes::ReadGradient>& gradients,
                                   passes::TileSums tile);
 // Gradients whose indices are differences of digits: sums over parts of diagonals.
-std::string emit_grid_gradients(const Layout& layout, const plan::KernelConfig& config);
+std::string emit_grid_gradients(const SymbolTable& symbols, const plan::KernelConfig& config);
 
 } // namespace flexc::cuda

@@ -11,34 +11,34 @@ namespace flexc::cuda {
 using ir::NodeId;
 using passes::Place;
 
-std::string counter_parameter(const Layout& layout, NodeId counter) {
-    return formatted("{} {}", spelling(layout.type(counter)),
-                     value_name(layout.mod().program, counter));
+std::string counter_parameter(const SymbolTable& symbols, NodeId counter) {
+    return formatted("{} {}", spelling(symbols.type(counter)),
+                     value_name(symbols.mod().program, counter));
 }
 
-std::string counter_range(const Layout& layout, NodeId counter) {
-    const CType type = layout.type(counter);
+std::string counter_range(const SymbolTable& symbols, NodeId counter) {
+    const CType type = symbols.type(counter);
     const auto end = [&](NodeId id) {
-        Body body(layout, Place::element, "at.");
+        Body body(symbols, Place::element, "at.");
         body.compute({id});
         body.line("return " + unbracketed(body.text_as(id, type)) + ";");
         return body;
     };
-    const ir::Node& range = layout.node(counter);
+    const ir::Node& range = symbols.node(counter);
     return formatted("    using Counter = {};\n", spelling(type)) +
            member_function("Counter first(const At& at)", end(range.operands[0])) +
            member_function("Counter end(const At& at)", end(range.operands[1]));
 }
 
-std::string term_parts(const Layout& layout, NodeId counter, const std::vector<NodeId>& given,
+std::string term_parts(const SymbolTable& symbols, NodeId counter, const std::vector<NodeId>& given,
                        const std::vector<NodeId>& values) {
-    Body body(layout, Place::element, "at.");
+    Body body(symbols, Place::element, "at.");
     for (std::size_t i = 0; i < given.size(); ++i)
-        if (layout.node(given[i]).op == ir::Op::score)
+        if (symbols.node(given[i]).op == ir::Op::score)
             body.line(formatted("const float score = carried[{}];", i));
         else
             body.provide(given[i], formatted("carried[{}]", i));
-    body.compute(passes::entering(layout.mod(), values));
+    body.compute(passes::entering(symbols.mod(), values));
     body.term(counter, [&](Body& inside) {
         inside.compute(values);
         std::string all;
@@ -47,7 +47,7 @@ std::string term_parts(const Layout& layout, NodeId counter, const std::vector<N
         inside.line("return {{" + all + "}};");
     });
     return member_function(formatted("Parts parts(const At& at, const float* carried, {})",
-                                     counter_parameter(layout, counter)),
+                                     counter_parameter(symbols, counter)),
                            body);
 }
 
@@ -76,24 +76,24 @@ std::string visit_function(std::string_view function, std::string_view types, in
                      function, calls);
 }
 
-std::string emit_element_sums(const Layout& layout, const std::vector<NodeId>& sums,
+std::string emit_element_sums(const SymbolTable& symbols, const std::vector<NodeId>& sums,
                               const std::vector<NodeId>& given, int elements,
                               const std::string& functions) {
     std::map<NodeId, std::vector<NodeId>> by_counter;
     for (const NodeId sum : sums)
-        by_counter[layout.node(sum).operands[0]].push_back(sum);
+        by_counter[symbols.node(sum).operands[0]].push_back(sum);
     std::string types; // one for each counter
     std::size_t totals = 0;
     int counters = 0;
     for (const auto& [counter, of_counter] : by_counter) {
         std::vector<NodeId> terms;
         for (const NodeId sum : of_counter)
-            terms.push_back(layout.node(sum).operands[1]);
+            terms.push_back(symbols.node(sum).operands[1]);
         types += formatted("struct Totals{} {{\n"
                            "    static constexpr int kSums = {}, kFirst = {};\n"
                            "    struct Parts {{\n        float of[kSums];\n    }};\n",
                            counters++, of_counter.size(), totals) +
-                 counter_range(layout, counter) + term_parts(layout, counter, given, terms) +
+                 counter_range(symbols, counter) + term_parts(symbols, counter, given, terms) +
                  "};\n\n";
         totals += of_counter.size();
     }

@@ -15,9 +15,9 @@ namespace flexc::cuda {
 // Members of a type for the terms of one counter: its type and range; the parameter that is its
 // value; and "Parts parts(at, carried, counter)", these values of a term. given: what elements
 // carry.
-std::string counter_range(const Layout& layout, ir::NodeId counter);
-std::string counter_parameter(const Layout& layout, ir::NodeId counter);
-std::string term_parts(const Layout& layout, ir::NodeId counter,
+std::string counter_range(const SymbolTable& symbols, ir::NodeId counter);
+std::string counter_parameter(const SymbolTable& symbols, ir::NodeId counter);
+std::string term_parts(const SymbolTable& symbols, ir::NodeId counter,
                        const std::vector<ir::NodeId>& given, const std::vector<ir::NodeId>& values);
 
 // Statements of enter(), which stores what an element carries into the terms.
@@ -34,7 +34,7 @@ std::vector<ir::NodeId> sums_at_once(const passes::Mod& mod, const passes::Score
 std::string visit_function(std::string_view function, std::string_view types, int count);
 // Policy of these sums, for so many elements at once. given: what elements carry. functions: text
 // of enter() and the like.
-std::string emit_element_sums(const Layout& layout, const std::vector<ir::NodeId>& sums,
+std::string emit_element_sums(const SymbolTable& symbols, const std::vector<ir::NodeId>& sums,
                               const std::vector<ir::NodeId>& given, int elements,
                               const std::string& functions);
 

@@ -22,15 +22,15 @@ struct Partial {
     NodeId read;
 };
 
-void append_indices(std::vector<NodeId>& to, const Layout& layout, NodeId read) {
-    const std::vector<NodeId>& indices = layout.node(read).operands;
+void append_indices(std::vector<NodeId>& to, const SymbolTable& symbols, NodeId read) {
+    const std::vector<NodeId>& indices = symbols.node(read).operands;
     to.insert(to.end(), indices.begin(), indices.end());
 }
 
 // Adds the value to the element that a read names, if the condition holds.
-void add(Body& body, const Layout& layout, NodeId read, const std::string& value,
+void add(Body& body, const SymbolTable& symbols, NodeId read, const std::string& value,
          const std::string& condition) {
-    const std::uint32_t buffer = layout.node(read).symbol;
+    const std::uint32_t buffer = symbols.node(read).symbol;
     const std::string data = body.argument({Kind::gradient_data, buffer});
     const std::string offset = body.offset(read, Kind::gradient_stride);
     const std::string inside = body.inside(read);
@@ -43,20 +43,21 @@ void add(Body& body, const Layout& layout, NodeId read, const std::string& value
 
 // Adds the gradients of one counter's terms, in a loop over them. What the partials share, and the
 // score, come with the joint values.
-void add_terms(Body& each, const Layout& layout, NodeId counter,
+void add_terms(Body& each, const SymbolTable& symbols, NodeId counter,
                const std::vector<passes::ReadGradient>& gradients) {
     each.loop(counter, [&](Body& inside) {
-        inside.compute(gradient_roots(layout.mod(), gradients, {&passes::ReadGradient::partial}));
+        inside.compute(gradient_roots(symbols.mod(), gradients, {&passes::ReadGradient::partial}));
         for (const passes::ReadGradient& gradient : gradients)
-            add(inside, layout, gradient.read, inside.text(gradient.partial) + " * d_modified", "");
+            add(inside, symbols, gradient.read, inside.text(gradient.partial) + " * d_modified",
+                "");
     });
 }
 
 // Makes the values that terms share, and the score if their indices use it, known to the body.
-void take_carried(Body& body, const Layout& layout, const std::vector<NodeId>& given) {
+void take_carried(Body& body, const SymbolTable& symbols, const std::vector<NodeId>& given) {
     for (std::size_t i = 0; i < given.size(); ++i) {
         const std::string value = formatted("joint.carried[{}]", i);
-        if (layout.node(given[i]).op == ir::Op::score)
+        if (symbols.node(given[i]).op == ir::Op::score)
             body.line(formatted("const float score = {};", value));
         else
             body.provide(given[i], value);
@@ -64,41 +65,41 @@ void take_carried(Body& body, const Layout& layout, const std::vector<NodeId>& g
 }
 
 // Adds an element's gradients to memory: of_element, and all of sums' terms.
-Body adding(const Layout& layout, const std::vector<passes::ReadGradient>& gradients,
+Body adding(const SymbolTable& symbols, const std::vector<passes::ReadGradient>& gradients,
             const std::vector<Partial>& of_element) {
-    const auto of_terms = by_counter(layout.mod(), gradients);
+    const auto of_terms = by_counter(symbols.mod(), gradients);
     std::vector<NodeId> roots;
     for (const Partial& partial : of_element)
-        append_indices(roots, layout, partial.read);
+        append_indices(roots, symbols, partial.read);
     for (const auto& [counter, of_counter] : of_terms) {
         const std::vector<NodeId> entered =
-            passes::entering(layout.mod(), gradient_roots(layout.mod(), of_counter,
-                                                          {&passes::ReadGradient::partial}));
+            passes::entering(symbols.mod(), gradient_roots(symbols.mod(), of_counter,
+                                                           {&passes::ReadGradient::partial}));
         roots.insert(roots.end(), entered.begin(), entered.end());
     }
-    Body body(layout, Place::element, "at.");
-    take_carried(body, layout, carried(layout, gradients));
+    Body body(symbols, Place::element, "at.");
+    take_carried(body, symbols, carried(symbols, gradients));
     body.compute(roots);
     for (const auto& [counter, of_counter] : of_terms)
-        add_terms(body, layout, counter, of_counter);
+        add_terms(body, symbols, counter, of_counter);
     for (const Partial& partial : of_element)
-        add(body, layout, partial.read, formatted("joint.partial[{}] * d_modified", partial.index),
+        add(body, symbols, partial.read, formatted("joint.partial[{}] * d_modified", partial.index),
             "");
     return body;
 }
 
 // The policy of gradients that are summed along a line of a tile.
-std::string line_gradients(const Layout& layout, std::string_view name,
+std::string line_gradients(const SymbolTable& symbols, std::string_view name,
                            const std::vector<Partial>& of_line) {
     if (of_line.empty()) return "";
-    Body sum(layout, Place::element, "at."), flush(layout, Place::element, "at.");
+    Body sum(symbols, Place::element, "at."), flush(symbols, Place::element, "at.");
     std::vector<NodeId> indices;
     for (const Partial& partial : of_line)
-        append_indices(indices, layout, partial.read);
+        append_indices(indices, symbols, partial.read);
     flush.compute(indices);
     for (std::size_t i = 0; i < of_line.size(); ++i) {
         sum.line(formatted("sums[{}] += joint.partial[{}] * d_modified;", i, of_line[i].index));
-        add(flush, layout, of_line[i].read, formatted("sums[{}]", i), "");
+        add(flush, symbols, of_line[i].read, formatted("sums[{}]", i), "");
     }
     Policy policy(name);
     policy.constant("kCount", static_cast<int>(of_line.size()));
@@ -108,19 +109,19 @@ std::string line_gradients(const Layout& layout, std::string_view name,
 }
 
 // Sums those of a head in a thread's registers, and adds a warp's sums to memory.
-Body summing(const Layout& layout, const std::vector<Partial>& of_head) {
-    Body body(layout, Place::element, "at.");
+Body summing(const SymbolTable& symbols, const std::vector<Partial>& of_head) {
+    Body body(symbols, Place::element, "at.");
     for (std::size_t i = 0; i < of_head.size(); ++i)
         body.line(
             formatted("sums.sum[{}] += joint.partial[{}] * d_modified;", i, of_head[i].index));
     return body;
 }
-Body flushing(const Layout& layout, const std::vector<Partial>& of_head) {
-    Body body = Body::after_head(layout);
+Body flushing(const SymbolTable& symbols, const std::vector<Partial>& of_head) {
+    Body body = Body::after_head(symbols);
     if (!of_head.empty()) body.line("const bool first_lane = threadIdx.x % 32 == 0;");
     for (std::size_t i = 0; i < of_head.size(); ++i) {
         body.line(formatted("const float total_{} = flexc_warp_sum(sums.sum[{}]);", i, i));
-        add(body, layout, of_head[i].read, formatted("total_{}", i), "first_lane");
+        add(body, symbols, of_head[i].read, formatted("total_{}", i), "first_lane");
         body.line(formatted("sums.sum[{}] = 0;", i));
     }
     return body;
@@ -128,19 +129,19 @@ Body flushing(const Layout& layout, const std::vector<Partial>& of_head) {
 
 } // namespace
 
-std::vector<NodeId> carried(const Layout& layout,
+std::vector<NodeId> carried(const SymbolTable& symbols,
                             const std::vector<passes::ReadGradient>& gradients) {
     std::vector<NodeId> partials;
     for (const passes::ReadGradient& gradient : gradients)
-        if (layout.is_of_term(gradient.read)) partials.push_back(gradient.partial);
+        if (symbols.is_of_term(gradient.read)) partials.push_back(gradient.partial);
     const bool uses_score =
         std::ranges::any_of(gradients, [&](const passes::ReadGradient& gradient) {
-            return layout.mod().dependence[gradient.read].has(analysis::Dependence::score);
+            return symbols.mod().dependence[gradient.read].has(analysis::Dependence::score);
         });
-    return passes::carried_values(layout.mod(), partials, uses_score);
+    return passes::carried_values(symbols.mod(), partials, uses_score);
 }
 
-std::string emit_generic_gradients(const Layout& layout,
+std::string emit_generic_gradients(const SymbolTable& symbols,
                                    const std::vector<passes::ReadGradient>& gradients,
                                    passes::TileSums tile) {
     std::vector<Partial> of_head, of_row, of_column, of_element;
@@ -157,44 +158,44 @@ std::string emit_generic_gradients(const Layout& layout,
     };
     for (std::size_t i = 0; i < gradients.size(); ++i) {
         const NodeId read = gradients[i].read;
-        const passes::GradientSum sum = passes::gradient_sum(layout.mod(), gradients[i], tile);
+        const passes::GradientSum sum = passes::gradient_sum(symbols.mod(), gradients[i], tile);
         if (sum == passes::GradientSum::table || sum == passes::GradientSum::batch) continue;
-        if (layout.is_of_term(read))
+        if (symbols.is_of_term(read))
             ++of_terms;
         else
-            partials_of(layout.place(read)).push_back({i, read});
+            partials_of(symbols.place(read)).push_back({i, read});
     }
     return formatted("constexpr int kHeadGradients = {}, kElementGradients = {};\n"
                      "struct GradientSums {{\n"
                      "    float sum[kHeadGradients ? kHeadGradients : 1];\n}};\n\n",
                      of_head.size(), of_element.size() + of_terms) +
-           line_gradients(layout, "RowGradients", of_row) +
-           line_gradients(layout, "ColumnGradients", of_column) +
+           line_gradients(symbols, "RowGradients", of_row) +
+           line_gradients(symbols, "ColumnGradients", of_column) +
            device_function("void add_gradients(const At& at, const Joint& joint, float d_modified)",
-                           adding(layout, gradients, of_element)) +
+                           adding(symbols, gradients, of_element)) +
            device_function("void sum_gradients(const At& at, const Joint& joint, float d_modified, "
                            "GradientSums& sums)",
-                           summing(layout, of_head)) +
+                           summing(symbols, of_head)) +
            device_function("void flush_gradients(const Arguments& arguments, const Launch& launch, "
                            "const Head& head, int b, int h, int h_kv, GradientSums& sums)",
-                           flushing(layout, of_head));
+                           flushing(symbols, of_head));
 }
 
-std::string emit_shared_gradient(const Layout& layout,
+std::string emit_shared_gradient(const SymbolTable& symbols,
                                  const std::vector<passes::ReadGradient>& gradients,
                                  passes::TileSums tile) {
     std::vector<Partial> summed;
     std::vector<NodeId> indices;
     for (std::size_t i = 0; i < gradients.size(); ++i) {
-        if (passes::gradient_sum(layout.mod(), gradients[i], tile) != passes::GradientSum::batch)
+        if (passes::gradient_sum(symbols.mod(), gradients[i], tile) != passes::GradientSum::batch)
             continue;
         summed.push_back({i, gradients[i].read});
-        append_indices(indices, layout, gradients[i].read);
+        append_indices(indices, symbols, gradients[i].read);
     }
-    Body to_memory(layout, Place::element, "at.");
+    Body to_memory(symbols, Place::element, "at.");
     to_memory.compute(indices);
     for (const Partial& partial : summed)
-        add(to_memory, layout, partial.read, "sum", "");
+        add(to_memory, symbols, partial.read, "sum", "");
     const std::string term =
         summed.empty() ? "0" : formatted("joint.partial[{}] * d_modified", summed.front().index);
     return formatted(

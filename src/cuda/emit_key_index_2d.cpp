@@ -31,10 +31,10 @@ std::vector<NodeId> staged_reads(const passes::Mod& mod, const plan::KernelConfi
     return reads;
 }
 
-std::string emit_key_index_2d(const Layout& layout, const plan::KernelConfig& config,
+std::string emit_key_index_2d(const SymbolTable& symbols, const plan::KernelConfig& config,
                               const std::vector<passes::ReadGradient>& gradients) {
     if (config.sums.key_width == 0) return "";
-    const passes::Mod& mod = layout.mod();
+    const passes::Mod& mod = symbols.mod();
     const std::vector<NodeId> columns = staged_columns(mod, config);
     std::vector<NodeId> rows = staged_reads(mod, config);
     rows.resize(rows.size() - columns.size());
@@ -58,8 +58,8 @@ std::string emit_key_index_2d(const Layout& layout, const plan::KernelConfig& co
     const auto emit = [&](std::string_view form, const std::vector<NodeId>& reads) {
         if (!reads.empty()) text += formatted("template <int kRead> struct {};\n", form);
         for (std::size_t i = 0; i < reads.size(); ++i) {
-            Body body(layout, Place::element, "at.");
-            body.compute(layout.node(reads[i]).operands);
+            Body body(symbols, Place::element, "at.");
+            body.compute(symbols.node(reads[i]).operands);
             body.line("return " + body.element_address(reads[i]) + ";");
             text += formatted("template <> struct {}<{}> {{\n    using Element = {};\n{}}};\n\n",
                               form, i, element_type(mod.program.buffer_of(reads[i]).dtype),

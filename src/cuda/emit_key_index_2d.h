@@ -13,7 +13,7 @@ namespace flexc::cuda {
 // Returns the reads that depend on the row of the index, then those that depend on its column.
 std::vector<ir::NodeId> staged_reads(const passes::Mod& mod, const plan::KernelConfig& config);
 
-std::string emit_key_index_2d(const Layout& layout, const plan::KernelConfig& config,
+std::string emit_key_index_2d(const SymbolTable& symbols, const plan::KernelConfig& config,
                               const std::vector<passes::ReadGradient>& gradients);
 
 } // namespace flexc::cuda

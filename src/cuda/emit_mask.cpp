@@ -45,17 +45,17 @@ bool keys_pass(const plan::KernelConfig& config) {
 
 class MaskParts {
   public:
-    MaskParts(const Layout& layout, const plan::KernelConfig& config)
-        : layout_(layout), passing_(keys_pass(config) ? Op::kv_idx : Op::q_idx),
+    MaskParts(const SymbolTable& symbols, const plan::KernelConfig& config)
+        : symbols_(symbols), passing_(keys_pass(config) ? Op::kv_idx : Op::q_idx),
           tile_(keys_pass(config) ? config.block.key_tile : config.block.query_tile) {
         // Visits each conjunct once, however many terms share it. Whatever rows or columns decide
         // alone is a single value of theirs, however many conjuncts it has.
-        visit(layout.mod().mask, [&](NodeId id) {
-            const std::vector<NodeId>& said = layout_.mod().band.said;
+        visit(symbols.mod().mask, [&](NodeId id) {
+            const std::vector<NodeId>& said = symbols_.mod().band.said;
             if (std::ranges::find(said, id) != said.end()) return false;
-            const ir::Node& node = layout_.node(id);
+            const ir::Node& node = symbols_.node(id);
             if (node.op == Op::const_bool && node.integer != 0) return false;
-            if (node.op == Op::band && layout_.place(id) == Place::element) return true;
+            if (node.op == Op::band && symbols_.place(id) == Place::element) return true;
             add(id);
             return false;
         });
@@ -66,9 +66,9 @@ class MaskParts {
   private:
     // Like Part::period, for a remainder of the position that the loop moves along; 0 if too long.
     int period_of_remainder(NodeId id) const {
-        const ir::Node& node = layout_.node(id);
-        if (node.op != Op::imod || layout_.node(node.operands[0]).op != passing_) return 0;
-        const ir::Node& divisor = layout_.node(node.operands[1]);
+        const ir::Node& node = symbols_.node(id);
+        if (node.op != Op::imod || symbols_.node(node.operands[0]).op != passing_) return 0;
+        const ir::Node& divisor = symbols_.node(node.operands[1]);
         if (divisor.op != Op::const_int || divisor.integer < 1) return 0;
         const std::int64_t tiles = divisor.integer / std::gcd(divisor.integer, tile_);
         return tiles <= kLongestPeriod ? static_cast<int>(tiles) : 0;
@@ -101,8 +101,8 @@ class MaskParts {
     Taken taken(NodeId root, Place side, Op position) const {
         Taken result;
         visit(root, [&](NodeId id) {
-            if (layout_.node(id).op == position) result.position = true;
-            const std::vector<NodeId>& kept = layout_.kept(side);
+            if (symbols_.node(id).op == position) result.position = true;
+            const std::vector<NodeId>& kept = symbols_.kept(side);
             const bool is_kept = std::ranges::find(kept, id) != kept.end();
             if (is_kept) result.values.insert(id);
             return !is_kept;
@@ -116,7 +116,7 @@ class MaskParts {
         int all = 1;
         visit(root, [&](NodeId id) {
             const int own = period_of_remainder(id);
-            if (layout_.node(id).op == passing_) all = 0;
+            if (symbols_.node(id).op == passing_) all = 0;
             if (own != 0) all = common_period(all, own);
             return own == 0;
         });
@@ -132,23 +132,23 @@ class MaskParts {
             const NodeId id = pending.back();
             pending.pop_back();
             if (!seen.insert(id).second || !enter(id)) continue;
-            const auto& operands = layout_.node(id).operands;
+            const auto& operands = symbols_.node(id).operands;
             pending.insert(pending.end(), operands.rbegin(), operands.rend());
         }
     }
 
-    const Layout& layout_;
+    const SymbolTable& symbols_;
     Op passing_;
     std::int64_t tile_;
     std::vector<Part> parts_;
 };
 
 // Compares floats by their bits, so that every value equals itself.
-std::string alike(const Layout& layout, const Taken& taken) {
+std::string alike(const SymbolTable& symbols, const Taken& taken) {
     std::string text;
     for (const NodeId id : taken.values) {
-        const std::string_view bits = layout.type(id) == CType::real ? "__float_as_uint" : "";
-        const std::string field = value_name(layout.mod().program, id);
+        const std::string_view bits = symbols.type(id) == CType::real ? "__float_as_uint" : "";
+        const std::string field = value_name(symbols.mod().program, id);
         text += formatted("({0}(x.{1}) == {0}(y.{1})) & ", bits, field);
     }
     return text + (taken.position ? "(at_x == at_y)" : "true");
@@ -158,8 +158,8 @@ std::string alike(const Layout& layout, const Taken& taken) {
 struct Visible {
     std::string called, own;
 };
-Visible visible(const Layout& layout, const Part& part, int index) {
-    Body body(layout, Place::element, "at.");
+Visible visible(const SymbolTable& symbols, const Part& part, int index) {
+    Body body(symbols, Place::element, "at.");
     body.compute(part.conjuncts);
     std::vector<std::string> all;
     all.reserve(part.conjuncts.size());
@@ -178,24 +178,24 @@ struct MaskPartsText {
     int count = 0;
     std::string text;
 };
-MaskPartsText emit_mask_parts(const Layout& layout, const plan::KernelConfig& config) {
+MaskPartsText emit_mask_parts(const SymbolTable& symbols, const plan::KernelConfig& config) {
     const bool is_main =
         config.kind == plan::KernelKind::forward || config.kind == plan::KernelKind::backward_fused;
     if (!is_main || !family_text(config).has_mask_parts) return {};
-    const MaskParts mask(layout, config);
+    const MaskParts mask(symbols, config);
     if (mask.parts().empty()) return {};
     std::string text = "template <int kIndex> struct MaskPart;\n";
     for (int index = 0; const Part& part : mask.parts()) {
-        const Visible functions = visible(layout, part, index);
-        text +=
-            functions.called +
-            formatted("template <> struct MaskPart<{}> {{\n"
-                      "static constexpr int kPeriod = {};\n"
-                      "__device__ static bool alike(const Row& x, int at_x, const Row& y, int "
-                      "at_y) {{\n    return {};\n}}\n"
-                      "__device__ static bool alike(const Column& x, int at_x, const Column& "
-                      "y, int at_y) {{\n    return {};\n}}\n",
-                      index++, part.period, alike(layout, part.rows), alike(layout, part.columns));
+        const Visible functions = visible(symbols, part, index);
+        text += functions.called +
+                formatted("template <> struct MaskPart<{}> {{\n"
+                          "static constexpr int kPeriod = {};\n"
+                          "__device__ static bool alike(const Row& x, int at_x, const Row& y, int "
+                          "at_y) {{\n    return {};\n}}\n"
+                          "__device__ static bool alike(const Column& x, int at_x, const Column& "
+                          "y, int at_y) {{\n    return {};\n}}\n",
+                          index++, part.period, alike(symbols, part.rows),
+                          alike(symbols, part.columns));
         text += functions.own + "};\n";
     }
     return {static_cast<int>(mask.parts().size()), text + "\n"};
@@ -254,10 +254,10 @@ std::vector<NodeId> band_roots(const passes::Mod& mod, const KernelMask& mask) {
     return roots;
 }
 
-std::string emit_band(const Layout& layout, const KernelMask& mask) {
+std::string emit_band(const SymbolTable& symbols, const KernelMask& mask) {
     if (!mask.has_band) return "";
-    const passes::Mod& mod = layout.mod();
-    const Body body = Body::after_head(layout);
+    const passes::Mod& mod = symbols.mod();
+    const Body body = Body::after_head(symbols);
     std::string text =
         head_function("Band", "band",
                       combined(body, mod.band.low, "flexc_max", "-(1ll << 62)") + ", " +
@@ -270,11 +270,11 @@ std::string emit_band(const Layout& layout, const KernelMask& mask) {
     return text + head_function("Clamps", "clamps", joined(bounds, ", "), body);
 }
 
-std::string emit_mask(const Layout& layout, const plan::KernelConfig& config,
+std::string emit_mask(const SymbolTable& symbols, const plan::KernelConfig& config,
                       const KernelMask& mask) {
-    const passes::Mod& mod = layout.mod();
+    const passes::Mod& mod = symbols.mod();
     const analysis::Band& band = mod.band;
-    const MaskPartsText parts = emit_mask_parts(layout, config);
+    const MaskPartsText parts = emit_mask_parts(symbols, config);
     Policy policy("Mask");
     policy.constant("kExists", mask.exists);
     policy.constant("kHasBand", mask.has_band);

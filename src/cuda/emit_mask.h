@@ -22,12 +22,12 @@ KernelMask kernel_mask(const passes::Mod& mod, const plan::KernelConfig& config,
 // The roots of emit_band(): the ends of the band and their clamps.
 std::vector<ir::NodeId> band_roots(const passes::Mod& mod, const KernelMask& mask);
 // The functions band() and clamps().
-std::string emit_band(const Layout& layout, const KernelMask& mask);
+std::string emit_band(const SymbolTable& symbols, const KernelMask& mask);
 
 // The policy Mask; for kernels with FamilyText::has_mask_parts also a MaskPart for each group of
 // the mask's conjuncts beside its band that use the same values of rows and columns. A warp
 // evaluates a part once for all of its rows (or columns) with equal values.
-std::string emit_mask(const Layout& layout, const plan::KernelConfig& config,
+std::string emit_mask(const SymbolTable& symbols, const plan::KernelConfig& config,
                       const KernelMask& mask);
 
 } // namespace flexc::cuda

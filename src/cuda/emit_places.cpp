@@ -22,63 +22,63 @@ std::string offset_part(const Body& body, NodeId read, Place place) {
 }
 
 // Returns the body of the function that computes a place's values and returns them.
-Body place_body(const Layout& layout, Place place, std::string access) {
-    Body body(layout, place, std::move(access));
-    const std::vector<NodeId>& kept = layout.kept(place);
+Body place_body(const SymbolTable& symbols, Place place, std::string access) {
+    Body body(symbols, place, std::move(access));
+    const std::vector<NodeId>& kept = symbols.kept(place);
     body.compute(kept);
     std::string fields;
     for (const NodeId id : kept)
-        fields += (fields.empty() ? "" : ", ") + body.text_as(id, layout.type(id));
-    for (const NodeId divisor : layout.divisors(place))
+        fields += (fields.empty() ? "" : ", ") + body.text_as(id, symbols.type(id));
+    for (const NodeId divisor : symbols.divisors(place))
         fields += formatted("{}flexc_reciprocal({})", fields.empty() ? "" : ", ",
                             unbracketed(body.text(divisor)));
-    for (const NodeId read : layout.narrow_reads())
+    for (const NodeId read : symbols.narrow_reads())
         if (const std::string part = offset_part(body, read, place); !part.empty())
             fields += (fields.empty() ? "" : ", ") + part;
     body.line("return {" + fields + "};");
     return body;
 }
 
-std::string place_function(const Layout& layout, Place place, std::string_view type,
+std::string place_function(const SymbolTable& symbols, Place place, std::string_view type,
                            std::string_view name, std::string_view parameters, bool calls_long) {
-    const Body body = place_body(layout, place, "");
+    const Body body = place_body(symbols, place, "");
     const bool is_of_elements = place == Place::row || place == Place::column;
     if (is_of_elements && calls_long && body.instructions() > plan::kMostOfPosition)
-        return called_place_function(type, name, parameters, place_body(layout, place, "at."));
+        return called_place_function(type, name, parameters, place_body(symbols, place, "at."));
     return device_function(formatted("{} {}({})", type, name, parameters), body);
 }
 
 } // namespace
 
-std::string emit_place_structs(const Layout& layout) {
-    const ir::Program& program = layout.mod().program;
+std::string emit_place_structs(const SymbolTable& symbols) {
+    const ir::Program& program = symbols.mod().program;
     std::string text;
     for (const Place place : {Place::launch, Place::head, Place::row, Place::column}) {
         std::string title(passes::name(place));
         title[0] = static_cast<char>(title[0] - 'a' + 'A');
         text += "struct " + title + " {\n";
-        for (const NodeId id : layout.kept(place))
-            text += formatted("    {} {};\n", spelling(layout.type(id)), value_name(program, id));
-        for (const NodeId divisor : layout.divisors(place))
+        for (const NodeId id : symbols.kept(place))
+            text += formatted("    {} {};\n", spelling(symbols.type(id)), value_name(program, id));
+        for (const NodeId divisor : symbols.divisors(place))
             text += formatted("    float {};\n", reciprocal_name(divisor));
-        for (const NodeId read : layout.narrow_reads())
+        for (const NodeId read : symbols.narrow_reads())
             if (place == Place::head)
                 text += formatted("    const {}* base_{};\n",
                                   element_type(program.buffer_of(read).dtype), read);
-            else if (!offset_part(Body(layout, place, ""), read, place).empty())
+            else if (!offset_part(Body(symbols, place, ""), read, place).empty())
                 text += formatted("    int offset_{};\n", read);
         text += "};\n";
     }
     return text;
 }
 
-std::string emit_place_functions(const Layout& layout, bool calls_long) {
+std::string emit_place_functions(const SymbolTable& symbols, bool calls_long) {
     const std::string launch = "const Arguments& arguments, const Launch& launch";
     const std::string head = "int b, int h, int h_kv";
     const std::string position = launch + ", const Head& head, " + head;
     const auto function = [&](Place place, std::string_view type, std::string_view name,
                               const std::string& parameters) {
-        return place_function(layout, place, type, name, parameters, calls_long);
+        return place_function(symbols, place, type, name, parameters, calls_long);
     };
     return function(Place::launch, "Launch", "at_launch", "const Arguments& arguments") +
            function(Place::head, "Head", "at_head", launch + ", " + head) +

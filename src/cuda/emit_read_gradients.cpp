@@ -25,17 +25,18 @@ int weighted_gradient(const plan::KernelConfig& config,
 
 } // namespace
 
-std::string emit_read_gradients(const Layout& layout, const plan::KernelConfig& config,
+std::string emit_read_gradients(const SymbolTable& symbols, const plan::KernelConfig& config,
                                 const std::vector<passes::ReadGradient>& gradients,
                                 bool come_from_elements) {
     std::string sums, finite;
-    Body each(layout, Place::element, "at.");
-    each.compute(gradient_roots(layout.mod(), gradients, {}));
+    Body each(symbols, Place::element, "at.");
+    each.compute(gradient_roots(symbols.mod(), gradients, {}));
     for (std::size_t i = 0; i < gradients.size(); ++i) {
         sums +=
             formatted("i == {} ? Sum::{} : ", i,
-                      passes::name(passes::gradient_sum(layout.mod(), gradients[i], config.sums)));
-        if (layout.mod().ranges.finite[gradients[i].partial]) finite += formatted("i == {} || ", i);
+                      passes::name(passes::gradient_sum(symbols.mod(), gradients[i], config.sums)));
+        if (symbols.mod().ranges.finite[gradients[i].partial])
+            finite += formatted("i == {} || ", i);
         each.line(
             formatted("if (i == {}) return {};", i, each.gradient_address(gradients[i].read)));
     }
@@ -46,8 +47,8 @@ std::string emit_read_gradients(const Layout& layout, const plan::KernelConfig& 
     policy.constant("kQuerySums", config.storage.query_sums);
     policy.constant(
         "kSumsDistances",
-        has_sum(layout.mod(), config, gradients, passes::GradientSum::distance) ||
-            (config.kind != plan::KernelKind::delta && !terms_by_distance(layout.mod()).empty()));
+        has_sum(symbols.mod(), config, gradients, passes::GradientSum::distance) ||
+            (config.kind != plan::KernelKind::delta && !terms_by_distance(symbols.mod()).empty()));
     policy.constant("kWeighted", weighted_gradient(config, gradients), -1);
     if (!gradients.empty()) {
         policy.member(formatted("    static constexpr __device__ Sum sum_of(int i) {{\n"
@@ -56,15 +57,15 @@ std::string emit_read_gradients(const Layout& layout, const plan::KernelConfig& 
                                 "        return {}false;\n    }}\n",
                                 sums, finite));
         policy.function(formatted("{}* address(const At& at, int i)",
-                                  layout.mod().deterministic ? "exact::Sum" : "float"),
+                                  symbols.mod().deterministic ? "exact::Sum" : "float"),
                         each);
     }
     return policy.text();
 }
 
-std::string emit_row_gradients(const Layout& layout,
+std::string emit_row_gradients(const SymbolTable& symbols,
                                const std::vector<passes::ReadGradient>& gradients) {
-    Body partial(layout, Place::element, "at.");
+    Body partial(symbols, Place::element, "at.");
     for (std::size_t i = 0; i < gradients.size(); ++i)
         partial.line(formatted("if (gradient == {}) return {};", i,
                                unbracketed(partial.text(gradients[i].partial))));

@@ -9,8 +9,8 @@ namespace flexc::cuda {
 using ir::kNoNode;
 using ir::NodeId;
 
-std::string from_float(const Layout& layout, NodeId id, const std::string& text) {
-    switch (layout.type(id)) {
+std::string from_float(const SymbolTable& symbols, NodeId id, const std::string& text) {
+    switch (symbols.type(id)) {
     case CType::boolean: return "(" + text + " != 0)";
     case CType::narrow: return "__float_as_int(" + text + ")";
     case CType::wide:
@@ -19,10 +19,11 @@ std::string from_float(const Layout& layout, NodeId id, const std::string& text)
     return text;
 }
 
-void provide_parts(Body& body, const Layout& layout, const passes::ScoreParts& parts) {
+void provide_parts(Body& body, const SymbolTable& symbols, const passes::ScoreParts& parts) {
     const auto provide = [&](const std::vector<NodeId>& values, std::string_view from) {
         for (std::size_t i = 0; i < values.size(); ++i)
-            body.provide(values[i], from_float(layout, values[i], formatted("at.{}[{}]", from, i)));
+            body.provide(values[i],
+                         from_float(symbols, values[i], formatted("at.{}[{}]", from, i)));
     };
     provide(parts.key_values, "key_values");
     provide(parts.distance_values, "distance_values");

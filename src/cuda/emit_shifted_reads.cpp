@@ -21,13 +21,14 @@ namespace {
 // Writes the policy of one shifted read, or of its gradient.
 class ShiftedReadEmitter {
   public:
-    ShiftedReadEmitter(const Layout& layout, const ShiftedRead& read, bool is_gradient = false)
-        : layout_(layout), read_(read), is_gradient_(is_gradient), node_(layout.node(read.read)),
+    ShiftedReadEmitter(const SymbolTable& symbols, const ShiftedRead& read,
+                       bool is_gradient = false)
+        : symbols_(symbols), read_(read), is_gradient_(is_gradient), node_(symbols.node(read.read)),
           last_(static_cast<std::uint32_t>(node_.operands.size() - 1)) {}
 
     // more: members that come before those that both kinds have.
     std::string text(std::size_t number, const std::string& more) const {
-        const ir::Buffer& buffer = layout_.mod().program.buffers[node_.symbol];
+        const ir::Buffer& buffer = symbols_.mod().program.buffers[node_.symbol];
         const ir::Dim& extent = buffer.dims[last_];
         return formatted("template <> struct Shifted{}<{}> {{\n"
                          "    static constexpr bool kByKey = {};\n"
@@ -52,7 +53,7 @@ class ShiftedReadEmitter {
     }
     // Members that only reads have, not gradients: the element type and the stride along a line.
     std::string element() const {
-        const ir::Buffer& buffer = layout_.mod().program.buffers[node_.symbol];
+        const ir::Buffer& buffer = symbols_.mod().program.buffers[node_.symbol];
         return formatted("    using Element = {};\n", element_type(buffer.dtype)) +
                function("long long step(const At& at)",
                         [&](Body& body) { return body.argument({stride(), node_.symbol, last_}); });
@@ -60,7 +61,7 @@ class ShiftedReadEmitter {
 
   private:
     template <typename Write> std::string function(std::string_view signature, Write write) const {
-        Body body(layout_, Place::element, "at.");
+        Body body(symbols_, Place::element, "at.");
         const std::string result = unbracketed(write(body));
         body.line("return " + result + ";");
         return member_function(signature, body);
@@ -91,7 +92,7 @@ class ShiftedReadEmitter {
 
     Kind stride() const { return is_gradient_ ? Kind::gradient_stride : Kind::buffer_stride; }
 
-    const Layout& layout_;
+    const SymbolTable& symbols_;
     const ShiftedRead& read_;
     bool is_gradient_;
     const ir::Node& node_;
@@ -108,17 +109,17 @@ std::vector<NodeId> shifted_roots(const std::vector<ShiftedRead>& reads) {
     return roots;
 }
 
-std::string emit_shifted_reads(const Layout& layout, const std::vector<ShiftedRead>& reads,
+std::string emit_shifted_reads(const SymbolTable& symbols, const std::vector<ShiftedRead>& reads,
                                NodeId addend) {
     if (reads.empty()) return "";
     const std::vector<double> factors =
-        passes::factors_of_shifts(layout.mod().program.graph, reads, addend);
+        passes::factors_of_shifts(symbols.mod().program.graph, reads, addend);
     Policy policy("ShiftedReads");
     policy.constant("kCount", static_cast<int>(reads.size()));
     policy.constant("kAreSum", !factors.empty());
     std::string text = policy.text() + "template <int kRead> struct ShiftedRead;\n";
     for (std::size_t i = 0; i < reads.size(); ++i) {
-        const ShiftedReadEmitter emitter(layout, reads[i]);
+        const ShiftedReadEmitter emitter(symbols, reads[i]);
         const double factor = factors.empty() ? 1 : factors[i];
         text += emitter.text(
             i, formatted("    static constexpr float kFactor = {};\n", real_literal(factor)) +
@@ -127,21 +128,21 @@ std::string emit_shifted_reads(const Layout& layout, const std::vector<ShiftedRe
     return text + "\n";
 }
 
-std::string emit_shifted_gradients(const Layout& layout,
+std::string emit_shifted_gradients(const SymbolTable& symbols,
                                    const std::vector<passes::ReadGradient>& gradients,
                                    passes::TileSums tile) {
-    const std::vector<ShiftedRead>& reads = layout.mod().shifted_reads;
+    const std::vector<ShiftedRead>& reads = symbols.mod().shifted_reads;
     std::string text;
     int count = 0;
     for (const passes::ReadGradient& gradient : gradients)
-        if (passes::gradient_sum(layout.mod(), gradient, tile) == passes::GradientSum::shifted)
+        if (passes::gradient_sum(symbols.mod(), gradient, tile) == passes::GradientSum::shifted)
             text += ShiftedReadEmitter(
-                        layout, *std::ranges::find(reads, gradient.read, &ShiftedRead::read), true)
+                        symbols, *std::ranges::find(reads, gradient.read, &ShiftedRead::read), true)
                         .text(count++,
                               formatted("    static constexpr float kFactor = {};\n"
                                         "    static constexpr bool kIsApart = {};\n",
-                                        real_literal(passes::table_factor(layout.mod(), gradient)),
-                                        passes::are_apart(layout.mod(), gradient)));
+                                        real_literal(passes::table_factor(symbols.mod(), gradient)),
+                                        passes::are_apart(symbols.mod(), gradient)));
     if (count == 0) return "";
     Policy policy("ShiftedGradients");
     policy.constant("kCount", count);

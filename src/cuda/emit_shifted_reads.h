@@ -16,10 +16,10 @@ std::vector<ir::NodeId> shifted_roots(const std::vector<passes::ShiftedRead>& re
 
 // Policy of the shifted reads whose tiles the forward copies. addend: the expression that uses
 // them.
-std::string emit_shifted_reads(const Layout& layout, const std::vector<passes::ShiftedRead>& reads,
-                               ir::NodeId addend);
+std::string emit_shifted_reads(const SymbolTable& symbols,
+                               const std::vector<passes::ShiftedRead>& reads, ir::NodeId addend);
 // Policy of the shifted reads whose gradients a backward adds by tiles.
-std::string emit_shifted_gradients(const Layout& layout,
+std::string emit_shifted_gradients(const SymbolTable& symbols,
                                    const std::vector<passes::ReadGradient>& gradients,
                                    passes::TileSums tile);
 

@@ -31,8 +31,8 @@ std::vector<NodeId> roots_of(const passes::Mod& mod,
     return gradient_roots(mod, gradients, {&passes::ReadGradient::partial});
 }
 
-Body value(const Layout& layout, NodeId sink) {
-    Body body = Body::after_head(layout);
+Body value(const SymbolTable& symbols, NodeId sink) {
+    Body body = Body::after_head(symbols);
     body.compute({sink});
     body.line("return " + unbracketed(body.text(sink)) + ";");
     return body;
@@ -43,20 +43,20 @@ void add(Body& body, const passes::ReadGradient& gradient) {
                         unbracketed(body.text(gradient.partial))));
 }
 
-Body gradients(const Layout& layout, const std::vector<passes::ReadGradient>& gradients) {
-    Body body = Body::after_head(layout);
+Body gradients(const SymbolTable& symbols, const std::vector<passes::ReadGradient>& gradients) {
+    Body body = Body::after_head(symbols);
     std::vector<NodeId> roots;
     for (const passes::ReadGradient& gradient : gradients) {
-        std::vector<NodeId> needed = roots_of(layout.mod(), {gradient});
-        if (layout.is_of_term(gradient.read)) needed = passes::entering(layout.mod(), needed);
+        std::vector<NodeId> needed = roots_of(symbols.mod(), {gradient});
+        if (symbols.is_of_term(gradient.read)) needed = passes::entering(symbols.mod(), needed);
         roots.insert(roots.end(), needed.begin(), needed.end());
     }
     body.compute(roots);
     for (const passes::ReadGradient& gradient : gradients)
-        if (!layout.is_of_term(gradient.read)) add(body, gradient);
-    for (const auto& [counter, terms] : by_counter(layout.mod(), gradients))
+        if (!symbols.is_of_term(gradient.read)) add(body, gradient);
+    for (const auto& [counter, terms] : by_counter(symbols.mod(), gradients))
         body.loop(counter, [&](Body& inside) {
-            inside.compute(roots_of(layout.mod(), terms));
+            inside.compute(roots_of(symbols.mod(), terms));
             for (const passes::ReadGradient& gradient : terms)
                 add(inside, gradient);
         });
@@ -85,13 +85,13 @@ std::string emit_sink(const passes::Mod& mod, const plan::KernelConfig& config,
     policy.constant("kExists", true);
     const passes::Mod flat = without_places(mod);
     policy.function(formatted("float value({})", kParameters),
-                    value(Layout(flat, {mod.sink}, most), mod.sink));
+                    value(SymbolTable(flat, {mod.sink}, most), mod.sink));
     if (config.kind != plan::KernelKind::delta) return policy.text();
     policy.constant("kReferencesAreProducts", mod.program.graph[mod.score].op == ir::Op::score);
     policy.member("    template <typename Add>\n");
     policy.function(
         formatted("void visit_gradients({}, Add add)", kParameters),
-        gradients(Layout(flat, roots_of(mod, mod.sink_gradients), most), mod.sink_gradients));
+        gradients(SymbolTable(flat, roots_of(mod, mod.sink_gradients), most), mod.sink_gradients));
     return policy.text();
 }
 

@@ -12,7 +12,7 @@ namespace flexc::cuda {
 
 // Whether this kernel computes the sink.
 bool knows_sink(const passes::Mod& mod, const plan::KernelConfig& config);
-// most: as for Layout.
+// most: as for SymbolTable.
 std::string emit_sink(const passes::Mod& mod, const plan::KernelConfig& config,
                       passes::Precision most);
 

@@ -17,10 +17,10 @@ namespace {
 class StagedTableEmitter {
   public:
     // aligned: null if tiles of keys are not aligned.
-    StagedTableEmitter(const Layout& layout, const StagedTable& table, const AlignedTable* aligned,
-                       const ProvideValues& provide)
-        : layout_(layout), table_(table), aligned_(aligned), provide_(provide),
-          node_(layout.node(table.read)) {
+    StagedTableEmitter(const SymbolTable& symbols, const StagedTable& table,
+                       const AlignedTable* aligned, const ProvideValues& provide)
+        : symbols_(symbols), table_(table), aligned_(aligned), provide_(provide),
+          node_(symbols.node(table.read)) {
         for (std::size_t i = 0; i < table.split.indices.size(); ++i)
             if (table.is_checked_by_tile(i)) checked_.push_back(&table.split.indices[i]);
     }
@@ -28,13 +28,13 @@ class StagedTableEmitter {
     std::string text(int number, int words, int offset) const {
         analysis::Dependence uses;
         for (const AddressSplit::Index& index : table_.split.indices)
-            uses = uses | layout_.mod().dependence[index.first];
+            uses = uses | symbols_.mod().dependence[index.first];
         return formatted("template <> struct StagedTable<{}> {{\n"
                          "    using Element = {};\n"
                          "    static constexpr int kDims = {}, kCheckedIndices = {};\n"
                          "    static constexpr int kWords = {}, kOffset = {};\n"
                          "    static constexpr bool kUsesBatch = {}, kUsesHead = {};\n",
-                         number, element_type(layout_.mod().program.buffers[node_.symbol].dtype),
+                         number, element_type(symbols_.mod().program.buffers[node_.symbol].dtype),
                          node_.operands.size(), checked_.size(), words, offset,
                          uses.has(analysis::Dependence::b), uses.has(analysis::Dependence::h)) +
                users("query", &passes::AddressParts::query) +
@@ -45,9 +45,9 @@ class StagedTableEmitter {
     }
 
   private:
-    Body body() const { return {layout_, Place::element, "at."}; }
+    Body body() const { return {symbols_, Place::element, "at."}; }
     std::string extent(const Body& body, std::uint32_t dim) const {
-        const ir::Dim& extent = layout_.mod().program.buffers[node_.symbol].dims[dim];
+        const ir::Dim& extent = symbols_.mod().program.buffers[node_.symbol].dims[dim];
         return extent.is_constant() ? integer_literal(extent.constant, CType::wide)
                                     : body.argument({Kind::buffer_extent, node_.symbol, dim});
     }
@@ -193,7 +193,7 @@ class StagedTableEmitter {
 
     static constexpr int kEntryBytes = sizeof(float);
 
-    const Layout& layout_;
+    const SymbolTable& symbols_;
     const StagedTable& table_;
     const AlignedTable* aligned_;
     const ProvideValues& provide_;
@@ -248,7 +248,7 @@ std::vector<NodeId> staged_roots(const passes::StagedTables& staged) {
     return roots;
 }
 
-std::string emit_staged_tables(Policy& policy, const Layout& layout,
+std::string emit_staged_tables(Policy& policy, const SymbolTable& symbols,
                                const passes::StagedTables& staged, const std::vector<int>& words,
                                const std::vector<AlignedTable>& aligned,
                                const ProvideValues& provide) {
@@ -266,13 +266,13 @@ std::string emit_staged_tables(Policy& policy, const Layout& layout,
     std::string text = "template <int kTable> struct StagedTable;\n";
     const std::vector<int> offsets = table_offsets(words);
     for (std::size_t i = 0; i < staged.tables.size(); ++i)
-        text += StagedTableEmitter(layout, staged.tables[i],
+        text += StagedTableEmitter(symbols, staged.tables[i],
                                    aligned.empty() ? nullptr : &aligned[i], provide)
                     .text(static_cast<int>(i), words[i], offsets[i]);
     return text + "\n";
 }
 
-void add_table_conditions(Policy& policy, const Layout& layout,
+void add_table_conditions(Policy& policy, const SymbolTable& symbols,
                           const passes::TableConditions& conditions, bool addend_scales) {
     policy.constant("kAddendScales", addend_scales);
     if (!conditions.any()) return;
@@ -280,7 +280,7 @@ void add_table_conditions(Policy& policy, const Layout& layout,
     policy.constant("kKeysHoldFrom", conditions.keys_hold_from);
     const auto function = [&](std::string_view called, const analysis::Assumptions& assumed) {
         if (assumed.empty()) return;
-        Body body(layout, Place::element, "at.");
+        Body body(symbols, Place::element, "at.");
         std::vector<NodeId> nodes;
         for (const auto& [id, holds] : assumed)
             nodes.push_back(id);

@@ -25,13 +25,13 @@ std::vector<ir::NodeId> staged_roots(const passes::StagedTables& staged);
 // table i in shared memory; nothing if `words` is empty. aligned: an entry for each table, or none.
 // provide(body): provides values that were computed before the kernel.
 using ProvideValues = std::function<void(Body&)>;
-std::string emit_staged_tables(Policy& policy, const Layout& layout,
+std::string emit_staged_tables(Policy& policy, const SymbolTable& symbols,
                                const passes::StagedTables& staged, const std::vector<int>& words,
                                const std::vector<passes::AlignedTable>& aligned,
                                const ProvideValues& provide);
 // Conditions under which an element reads aligned tables. addend_scales: multiplying all tables by
 // a number multiplies the element's addend by it, see passes::scales_with_tables().
-void add_table_conditions(Policy& policy, const Layout& layout,
+void add_table_conditions(Policy& policy, const SymbolTable& symbols,
                           const passes::TableConditions& conditions, bool addend_scales);
 
 } // namespace flexc::cuda

@@ -17,16 +17,16 @@ namespace {
 
 class TableEmitter {
   public:
-    TableEmitter(const Layout& layout, const passes::ReadGradient& gradient)
-        : layout_(layout), gradient_(gradient), node_(layout.node(gradient.read)),
-          dims_(passes::varying_dims(layout.mod(), gradient.read)) {
+    TableEmitter(const SymbolTable& symbols, const passes::ReadGradient& gradient)
+        : symbols_(symbols), gradient_(gradient), node_(symbols.node(gradient.read)),
+          dims_(passes::varying_dims(symbols.mod(), gradient.read)) {
         for (const std::uint32_t dim : dims_)
             indices_.push_back(node_.operands[dim]);
     }
 
     // counts: the kernel has copies of all entries.
     std::string text(int number, bool counts) const {
-        const int entries = passes::table_entries(layout_.mod(), gradient_);
+        const int entries = passes::table_entries(symbols_.mod(), gradient_);
         return formatted("template <> struct TableGradient<{}> {{\n"
                          "    static constexpr bool kIsSeparable = {};\n"
                          "    static constexpr int kDims = {};\n{}",
@@ -39,16 +39,16 @@ class TableEmitter {
     }
 
   private:
-    Body body() const { return {layout_, Place::element, "at."}; }
+    Body body() const { return {symbols_, Place::element, "at."}; }
     bool varies(std::uint32_t dim) const { return std::ranges::find(dims_, dim) != dims_.end(); }
     std::string extent(const Body& body, std::uint32_t dim) const {
-        const ir::Dim& extent = layout_.mod().program.buffers[node_.symbol].dims[dim];
+        const ir::Dim& extent = symbols_.mod().program.buffers[node_.symbol].dims[dim];
         return extent.is_constant() ? integer_literal(extent.constant, CType::wide)
                                     : body.argument({Kind::buffer_extent, node_.symbol, dim});
     }
 
     std::string kinds() const {
-        const auto kinds = passes::kind_dims(layout_.mod(), gradient_);
+        const auto kinds = passes::kind_dims(symbols_.mod(), gradient_);
         if (!kinds) return "";
         return formatted(
             "    static constexpr int kQueryDim = {}, kQueryKinds = {}, kKeyKinds = {};\n",
@@ -57,7 +57,7 @@ class TableEmitter {
 
     // An index clamped to 32 bits. Clamped ones are outside every buffer that these kernels accept.
     std::string in_32_bits(const Body& body, NodeId index) const {
-        if (layout_.type(index) == CType::narrow) return body.text(index);
+        if (symbols_.type(index) == CType::narrow) return body.text(index);
         return formatted("static_cast<int>(flexc_max(flexc_min({}, 0x7fffffffll), -0x7fffffffll))",
                          unbracketed(body.text_as(index, CType::wide)));
     }
@@ -76,15 +76,15 @@ class TableEmitter {
     }
 
     std::string indices_by_parts() const {
-        const NodeId choice = passes::table_choice(layout_.mod(), gradient_);
+        const NodeId choice = passes::table_choice(symbols_.mod(), gradient_);
         std::vector<NodeId> roots = indices_;
         if (choice != ir::kNoNode) roots.push_back(choice);
-        const passes::PositionParts parts = passes::position_parts(layout_.mod(), roots);
+        const passes::PositionParts parts = passes::position_parts(symbols_.mod(), roots);
         Body body = this->body();
         const std::string of_query = this->parts(parts.query, "Query", "of_query", body),
                           of_key = this->parts(parts.key, "Key", "of_key", body);
         std::string proven;
-        const std::vector<bool>& in_range = layout_.mod().ranges.in_range[gradient_.read];
+        const std::vector<bool>& in_range = symbols_.mod().ranges.in_range[gradient_.read];
         for (std::size_t i = 0; i < dims_.size(); ++i)
             if (dims_[i] < in_range.size() && in_range[dims_[i]])
                 proven += formatted("dim == {} || ", i);
@@ -114,8 +114,8 @@ class TableEmitter {
         body.compute(nodes);
         std::string fields, values;
         for (const NodeId node : nodes) {
-            const CType type = layout_.type(node);
-            const std::string field = value_name(layout_.mod().program, node);
+            const CType type = symbols_.type(node);
+            const std::string field = value_name(symbols_.mod().program, node);
             // Whole words, so that lanes can exchange them.
             fields += formatted(" {} {};", spelling(type == CType::boolean ? CType::narrow : type),
                                 field);
@@ -144,7 +144,7 @@ class TableEmitter {
     // The number that sums of dS are multiplied by.
     std::string factor() const {
         Body body = this->body();
-        std::string value = real_literal(passes::table_factor(layout_.mod(), gradient_));
+        std::string value = real_literal(passes::table_factor(symbols_.mod(), gradient_));
         if (gradient_.sum_factor != ir::kNoNode) {
             body.compute({gradient_.sum_factor});
             value = unbracketed(body.text(gradient_.sum_factor));
@@ -175,7 +175,7 @@ class TableEmitter {
         return member_function("float* slice(const At& at)", body.statements());
     }
 
-    const Layout& layout_;
+    const SymbolTable& symbols_;
     const passes::ReadGradient& gradient_;
     const ir::Node& node_;
     std::vector<std::uint32_t> dims_;
@@ -184,20 +184,21 @@ class TableEmitter {
 
 } // namespace
 
-std::string emit_table_gradients(const Layout& layout, const plan::KernelConfig& config,
+std::string emit_table_gradients(const SymbolTable& symbols, const plan::KernelConfig& config,
                                  const std::vector<passes::ReadGradient>& gradients) {
     std::string tables, weighted;
     int count = 0, of_kinds = -1, weighted_partial = -1;
     for (std::size_t i = 0; i < gradients.size(); ++i) {
         const passes::ReadGradient& gradient = gradients[i];
-        if (passes::gradient_sum(layout.mod(), gradient, config.sums) != passes::GradientSum::table)
+        if (passes::gradient_sum(symbols.mod(), gradient, config.sums) !=
+            passes::GradientSum::table)
             continue;
-        if (gradient.read == passes::read_by_kinds(layout.mod())) of_kinds = count;
+        if (gradient.read == passes::read_by_kinds(symbols.mod())) of_kinds = count;
         if (config.sums.sums_few_entries && gradient.is_weighted) {
             weighted += formatted("table == {} || ", count);
             weighted_partial = static_cast<int>(i);
         }
-        tables += TableEmitter(layout, gradient).text(count++, config.storage.entries > 0);
+        tables += TableEmitter(symbols, gradient).text(count++, config.storage.entries > 0);
     }
     Policy policy("TableGradients");
     policy.constant("kCount", count);

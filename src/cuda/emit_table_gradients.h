@@ -10,7 +10,7 @@
 namespace flexc::cuda {
 
 // A TableGradient for each of the gradients that is summed as a table's.
-std::string emit_table_gradients(const Layout& layout, const plan::KernelConfig& config,
+std::string emit_table_gradients(const SymbolTable& symbols, const plan::KernelConfig& config,
                                  const std::vector<passes::ReadGradient>& gradients);
 
 } // namespace flexc::cuda

@@ -22,8 +22,8 @@ namespace {
 class TermsText {
   public:
     // given: what elements carry.
-    TermsText(const Layout& layout, NodeId counter, const std::vector<NodeId>& given)
-        : layout_(layout), counter_(counter), given_(given) {}
+    TermsText(const SymbolTable& symbols, NodeId counter, const std::vector<NodeId>& given)
+        : symbols_(symbols), counter_(counter), given_(given) {}
 
     // Of gradients of these reads.
     std::string gradients(std::string_view name, const std::vector<passes::ReadGradient>& learned,
@@ -33,10 +33,10 @@ class TermsText {
         for (std::size_t i = 0; i < learned.size(); ++i) {
             factors.push_back(learned[i].element_factor);
             places += formatted("read == {} ? TermPlace::{} : ", i, place(learned[i].read));
-            if (layout_.mod().ranges.finite[factors.back()])
+            if (symbols_.mod().ranges.finite[factors.back()])
                 finite += formatted("read == {} || ", i);
         }
-        const std::string value = counter_parameter(layout_, counter_);
+        const std::string value = counter_parameter(symbols_, counter_);
         return formatted("struct {} {{\n"
                          "    static constexpr int kReads = {}, kCount = {}, kFirstWord = {};\n"
                          "    struct Parts {{\n        float of[kReads];\n    }};\n"
@@ -44,13 +44,13 @@ class TermsText {
                          "        return {}TermPlace::element;\n    }}\n"
                          "    static constexpr __device__ bool is_finite(int read) {{\n"
                          "        return {}false;\n    }}\n",
-                         name, learned.size(), passes::count_terms(layout_.mod(), counter_),
+                         name, learned.size(), passes::count_terms(symbols_.mod(), counter_),
                          first_word, places, finite) +
-               counter_range(layout_, counter_) + term_parts(layout_, counter_, given_, factors) +
+               counter_range(symbols_, counter_) + term_parts(symbols_, counter_, given_, factors) +
                member_function(formatted("float factor(const At& at, int read, {})", value),
                                factors_of(learned)) +
                member_function(formatted("{}* address(const At& at, int read, {})",
-                                         layout_.mod().deterministic ? "exact::Sum" : "float",
+                                         symbols_.mod().deterministic ? "exact::Sum" : "float",
                                          value),
                                addresses_of(learned)) +
                "};\n\n";
@@ -58,7 +58,7 @@ class TermsText {
 
   private:
     std::string_view place(NodeId read) const {
-        switch (passes::place_of_term(layout_.mod(), read)) {
+        switch (passes::place_of_term(symbols_.mod(), read)) {
         case Place::launch:
         case Place::head: return "head";
         case Place::row: return "query";
@@ -68,7 +68,7 @@ class TermsText {
         return "element";
     }
     Body factors_of(const std::vector<passes::ReadGradient>& learned) const {
-        Body body(layout_, Place::element, "at.");
+        Body body(symbols_, Place::element, "at.");
         for (std::size_t i = 0; i < learned.size(); ++i) {
             const NodeId factor = learned[i].head_factor;
             add_case(body, i, {factor},
@@ -78,10 +78,10 @@ class TermsText {
         return body;
     }
     Body addresses_of(const std::vector<passes::ReadGradient>& learned) const {
-        Body body(layout_, Place::element, "at.");
+        Body body(symbols_, Place::element, "at.");
         for (std::size_t i = 0; i < learned.size(); ++i) {
             const NodeId read = learned[i].read;
-            add_case(body, i, layout_.node(read).operands,
+            add_case(body, i, symbols_.node(read).operands,
                      [&](Body& inside) { return inside.gradient_address(read); });
         }
         body.line("return nullptr;");
@@ -90,8 +90,8 @@ class TermsText {
     void add_case(Body& body, std::size_t index, const std::vector<NodeId>& roots,
                   const std::function<std::string(Body&)>& value_of) const {
         body.line(formatted("if (read == {}) {{", index));
-        Body own(layout_, Place::element, "at.");
-        own.compute(passes::entering(layout_.mod(), roots));
+        Body own(symbols_, Place::element, "at.");
+        own.compute(passes::entering(symbols_.mod(), roots));
         own.term(counter_, [&](Body& inside) {
             inside.compute(roots);
             inside.line("return " + value_of(inside) + ";");
@@ -100,28 +100,28 @@ class TermsText {
         body.line("}");
     }
 
-    const Layout& layout_;
+    const SymbolTable& symbols_;
     const NodeId counter_;
     const std::vector<NodeId>& given_;
 };
 
 } // namespace
 
-std::string emit_term_gradients(const Layout& layout,
+std::string emit_term_gradients(const SymbolTable& symbols,
                                 const std::vector<passes::ReadGradient>& terms) {
     if (terms.empty()) return "";
-    Body each(layout, Place::element, "at.");
+    Body each(symbols, Place::element, "at.");
     each.compute(passes::entering(
-        layout.mod(), gradient_roots(layout.mod(), terms, {&passes::ReadGradient::sum_factor})));
-    for (const auto& [counter, of_counter] : by_counter(layout.mod(), terms))
+        symbols.mod(), gradient_roots(symbols.mod(), terms, {&passes::ReadGradient::sum_factor})));
+    for (const auto& [counter, of_counter] : by_counter(symbols.mod(), terms))
         each.loop(counter, [&](Body& inside) {
             inside.compute(
-                gradient_roots(layout.mod(), of_counter, {&passes::ReadGradient::sum_factor}));
+                gradient_roots(symbols.mod(), of_counter, {&passes::ReadGradient::sum_factor}));
             for (const passes::ReadGradient& gradient : of_counter)
                 inside.line(formatted(
                     "add({}, {}, {});", inside.gradient_address(gradient.read),
                     unbracketed(inside.text(gradient.sum_factor)),
-                    (layout.mod().dependence[gradient.read].bits & analysis::kPositions) == 0));
+                    (symbols.mod().dependence[gradient.read].bits & analysis::kPositions) == 0));
         });
     Policy policy("TermGradients");
     policy.constant("kExist", true);
@@ -130,18 +130,18 @@ std::string emit_term_gradients(const Layout& layout,
     return policy.text();
 }
 
-std::vector<NodeId> carried_by_terms(const Layout& layout,
+std::vector<NodeId> carried_by_terms(const SymbolTable& symbols,
                                      const std::vector<passes::ReadGradient>& gradients,
                                      const std::vector<NodeId>& sums) {
     std::vector<NodeId> terms;
     for (const passes::ReadGradient& gradient : gradients)
         terms.push_back(gradient.element_factor);
     for (const NodeId sum : sums)
-        terms.push_back(layout.node(sum).operands[1]);
-    return passes::carried_values(layout.mod(), terms);
+        terms.push_back(symbols.node(sum).operands[1]);
+    return passes::carried_values(symbols.mod(), terms);
 }
 
-std::string emit_term_sums(const Layout& layout, const plan::KernelConfig& config,
+std::string emit_term_sums(const SymbolTable& symbols, const plan::KernelConfig& config,
                            const std::vector<passes::ReadGradient>& terms,
                            const std::vector<NodeId>& given) {
     if (terms.empty()) return "";
@@ -151,10 +151,10 @@ std::string emit_term_sums(const Layout& layout, const plan::KernelConfig& confi
     std::string text;
     int learned = 0, words = 0;
     const bool keeps = config.storage.term_words > 0;
-    for (const auto& [counter, of_counter] : by_counter(layout.mod(), terms)) {
-        text += TermsText(layout, counter, given)
+    for (const auto& [counter, of_counter] : by_counter(symbols.mod(), terms)) {
+        text += TermsText(symbols, counter, given)
                     .gradients(formatted("Terms{}", learned++), of_counter, keeps ? words : 0);
-        words += passes::term_words(layout.mod(), counter);
+        words += passes::term_words(symbols.mod(), counter);
     }
     policy.member(visit_function("visit", "Terms", learned));
     return text + policy.text();

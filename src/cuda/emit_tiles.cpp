@@ -16,15 +16,16 @@ namespace {
 // them alone gives comes from the facts of a tile, and everything else is a number.
 class TileTest {
   public:
-    explicit TileTest(const Layout& layout) : layout_(layout), body_(Body::after_head(layout)) {}
+    explicit TileTest(const SymbolTable& symbols)
+        : symbols_(symbols), body_(Body::after_head(symbols)) {}
 
     std::string statements() {
-        const NodeId mask = layout_.mod().mask;
+        const NodeId mask = symbols_.mod().mask;
         std::vector<bool> needed(mask + 1);
         needed[mask] = true;
         for (NodeId id = mask + 1; id-- > 0;)
-            if (needed[id] && is_computed(id) && layout_.node(id).op != Op::read)
-                for (NodeId operand : layout_.node(id).operands)
+            if (needed[id] && is_computed(id) && symbols_.node(id).op != Op::read)
+                for (NodeId operand : symbols_.node(id).operands)
                     needed[operand] = true;
         for (NodeId id = 0; id <= mask; ++id)
             if (needed[id] && is_computed(id))
@@ -35,13 +36,13 @@ class TileTest {
 
   private:
     bool is_computed(NodeId id) const {
-        return !layout_.is_free(id) &&
-               (layout_.place(id) == Place::element || layout_.is_repeated(id));
+        return !symbols_.is_free(id) &&
+               (symbols_.place(id) == Place::element || symbols_.is_repeated(id));
     }
-    std::string name(NodeId id) const { return value_name(layout_.mod().program, id); }
+    std::string name(NodeId id) const { return value_name(symbols_.mod().program, id); }
 
     std::string value(NodeId id) const {
-        const ir::Node& node = layout_.node(id);
+        const ir::Node& node = symbols_.node(id);
         if (node.op == Op::read || (node.op == Op::sum && node.type == ir::Type::real) ||
             !analysis::has_tile_interval(node.op))
             return node.type == ir::Type::boolean ? "interval::any_truth()"
@@ -54,54 +55,54 @@ class TileTest {
     }
 
     std::string fact(NodeId id) const {
-        const ir::Node& node = layout_.node(id);
+        const ir::Node& node = symbols_.node(id);
         if (node.op == Op::q_idx) return "q";
         if (node.op == Op::kv_idx) return "kv";
         if (is_computed(id)) return name(id);
         const auto kept = [&](Place place, const char* side) {
-            const std::vector<NodeId>& nodes = layout_.kept(place);
+            const std::vector<NodeId>& nodes = symbols_.kept(place);
             return formatted("{}[{}]", side, std::ranges::find(nodes, id) - nodes.begin());
         };
-        if (!layout_.is_free(id) && layout_.place(id) == Place::row)
+        if (!symbols_.is_free(id) && symbols_.place(id) == Place::row)
             return kept(Place::row, "queries");
-        if (!layout_.is_free(id) && layout_.place(id) == Place::column)
+        if (!symbols_.is_free(id) && symbols_.place(id) == Place::column)
             return kept(Place::column, "keys");
         return "interval::of(" + unbracketed(body_.text(id)) + ")";
     }
 
-    const Layout& layout_;
+    const SymbolTable& symbols_;
     Body body_;
 };
 
-std::string side_function(const Layout& layout, Place place, std::string_view function,
+std::string side_function(const SymbolTable& symbols, Place place, std::string_view function,
                           std::string_view type, std::string_view value) {
     std::string text =
         formatted("__device__ inline void {}(const {}& {}, interval::Fact* facts) {{\n", function,
                   type, value);
-    for (int index = 0; const NodeId id : layout.kept(place))
+    for (int index = 0; const NodeId id : symbols.kept(place))
         text += formatted("    facts[{}] = interval::of({}.{});\n", index++, value,
-                          value_name(layout.mod().program, id));
+                          value_name(symbols.mod().program, id));
     return text + "}\n\n";
 }
 
 } // namespace
 
 TileFacts tile_facts(const passes::Mod& mod) {
-    const Layout layout(mod, {mod.mask}, passes::Precision::exact);
-    return {static_cast<int>(layout.kept(Place::row).size()),
-            static_cast<int>(layout.kept(Place::column).size())};
+    const SymbolTable symbols(mod, {mod.mask}, passes::Precision::exact);
+    return {static_cast<int>(symbols.kept(Place::row).size()),
+            static_cast<int>(symbols.kept(Place::column).size())};
 }
 
-std::string emit_tile_functions(const Layout& layout) {
+std::string emit_tile_functions(const SymbolTable& symbols) {
     return formatted("constexpr int kQueryFacts = {}, kKeyFacts = {};\n\n",
-                     layout.kept(Place::row).size(), layout.kept(Place::column).size()) +
-           side_function(layout, Place::row, "query_facts", "Row", "row") +
-           side_function(layout, Place::column, "key_facts", "Column", "column") +
+                     symbols.kept(Place::row).size(), symbols.kept(Place::column).size()) +
+           side_function(symbols, Place::row, "query_facts", "Row", "row") +
+           side_function(symbols, Place::column, "key_facts", "Column", "column") +
            "__device__ inline interval::Fact tile_visible(\n"
            "    const Arguments& arguments, const Launch& launch, const Head& head, int b, int h,\n"
            "    int h_kv, interval::Fact q, interval::Fact kv, const interval::Fact* queries,\n"
            "    const interval::Fact* keys) {\n" +
-           TileTest(layout).statements() + "}\n\n";
+           TileTest(symbols).statements() + "}\n\n";
 }
 
 } // namespace flexc::cuda

@@ -13,7 +13,7 @@ struct TileFacts {
 };
 TileFacts tile_facts(const passes::Mod& mod);
 
-// `layout` has the mask as its only root.
-std::string emit_tile_functions(const Layout& layout);
+// `symbols` has the mask as its only root.
+std::string emit_tile_functions(const SymbolTable& symbols);
 
 } // namespace flexc::cuda

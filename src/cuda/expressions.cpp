@@ -67,16 +67,16 @@ bool is_call_argument(std::string_view pattern, std::size_t dollar) {
 // is taken as the body writes it.
 class TextAtFirst {
   public:
-    TextAtFirst(const Body& body, const Layout& layout) : body_(body), layout_(layout) {}
+    TextAtFirst(const Body& body, const SymbolTable& symbols) : body_(body), symbols_(symbols) {}
 
     // Returns nothing if the integer cannot be written so, or needs 64 bits.
     std::optional<std::string> of(NodeId id) {
         if (++work_ > kMaxWork) return {};
-        const ir::Node& node = layout_.node(id);
+        const ir::Node& node = symbols_.node(id);
         if (node.op == Op::q_idx) return "at.first_q";
         if (node.op == Op::kv_idx) return "at.first_kv";
-        if (layout_.type(id) != CType::narrow) return {};
-        const analysis::Dependence uses = layout_.mod().dependence[id];
+        if (symbols_.type(id) != CType::narrow) return {};
+        const analysis::Dependence uses = symbols_.mod().dependence[id];
         if ((uses.bits & analysis::kPositions) == 0) return body_.text_as(id, CType::narrow);
         if (node.op != Op::iadd && node.op != Op::isub) return {};
         const auto x = of(node.operands[0]);
@@ -91,23 +91,23 @@ class TextAtFirst {
     static constexpr int kMaxWork = 64;
 
     const Body& body_;
-    const Layout& layout_;
+    const SymbolTable& symbols_;
     int work_ = 0;
 };
 
 } // namespace
 
-Body::Body(const Layout& layout, Place here, std::string access)
-    : layout_(&layout), here_(here), access_(std::move(access)) {}
+Body::Body(const SymbolTable& symbols, Place here, std::string access)
+    : symbols_(&symbols), here_(here), access_(std::move(access)) {}
 
 bool Body::is_local(NodeId id) const {
-    if (layout_->is_of_term(id) || counter_ != ir::kNoNode)
-        return layout_->mod().counters[id] == counter_;
-    if (layout_->is_free(id)) return false;
+    if (symbols_->is_of_term(id) || counter_ != ir::kNoNode)
+        return symbols_->mod().counters[id] == counter_;
+    if (symbols_->is_free(id)) return false;
     // Places in staged tables are computed here, from tabulated values of keys.
     const bool is_of_key =
-        reads_staged_ && layout_->wraps(id) && layout_->place(id) == Place::column;
-    return is_of_key || layout_->place(id) == here_ || layout_->is_repeated(id);
+        reads_staged_ && symbols_->wraps(id) && symbols_->place(id) == Place::column;
+    return is_of_key || symbols_->place(id) == here_ || symbols_->is_repeated(id);
 }
 
 void Body::compute(const std::vector<NodeId>& roots) {
@@ -131,15 +131,15 @@ void Body::compute(const std::vector<NodeId>& roots) {
         for (const NodeId operand : needs(id))
             if (uses.contains(operand)) declare_first(operand, declare_first);
         std::string expression = this->expression(id);
-        const Op op = layout_->node(id).op;
+        const Op op = symbols_->node(id).op;
         has_guesses_ = has_guesses_ || !int_of_log(id).empty();
         instructions_ +=
-            passes::instructions_of(op, layout_->precision(id), layout_->type(id) == CType::wide);
+            passes::instructions_of(op, symbols_->precision(id), symbols_->type(id) == CType::wide);
         const bool is_long =
             uses.at(id) > 1 || op == Op::read || expression.size() > kLongExpression;
         if (is_long && op != Op::sum) {
-            const std::string name = value_name(layout_->mod().program, id);
-            line(std::string("const ") + spelling(layout_->type(id)) + " " + name + " = " +
+            const std::string name = value_name(symbols_->mod().program, id);
+            line(std::string("const ") + spelling(symbols_->type(id)) + " " + name + " = " +
                  unbracketed(expression) + ";");
             expression = name;
         }
@@ -150,7 +150,7 @@ void Body::compute(const std::vector<NodeId>& roots) {
 }
 
 std::vector<NodeId> Body::needs(NodeId id) const {
-    const ir::Node& node = layout_->node(id);
+    const ir::Node& node = symbols_->node(id);
     if (const passes::StagedTable* table = staged_table(id)) {
         std::vector<NodeId> parts;
         const auto need = [&](NodeId part) {
@@ -166,27 +166,27 @@ std::vector<NodeId> Body::needs(NodeId id) const {
         }
         return parts;
     }
-    if (is_narrow_distance(id)) return layout_->node(node.operands[0]).operands;
+    if (is_narrow_distance(id)) return symbols_->node(node.operands[0]).operands;
     if (node.op != Op::sum) return node.operands;
     // A sum needs its range, and the values that enter its terms.
-    std::vector<NodeId> outside = layout_->node(node.operands[0]).operands;
-    const std::vector<NodeId> entered = passes::entering(layout_->mod(), {node.operands[1]});
+    std::vector<NodeId> outside = symbols_->node(node.operands[0]).operands;
+    const std::vector<NodeId> entered = passes::entering(symbols_->mod(), {node.operands[1]});
     outside.insert(outside.end(), entered.begin(), entered.end());
     return outside;
 }
 
 std::string Body::text(NodeId id) const {
-    if (layout_->is_free(id)) return free_value(id);
+    if (symbols_->is_free(id)) return free_value(id);
     // A loop can use what its function has declared before it.
     if (const auto known = values_.find(id); known != values_.end()) return known->second;
-    return access_ + std::string(passes::name(layout_->place(id))) + "." +
-           value_name(layout_->mod().program, id);
+    return access_ + std::string(passes::name(symbols_->place(id))) + "." +
+           value_name(symbols_->mod().program, id);
 }
 
 std::string Body::text_as(NodeId id, CType type) const {
-    const ir::Node& node = layout_->node(id);
+    const ir::Node& node = symbols_->node(id);
     if (node.op == Op::const_int) return integer_literal(node.integer, type);
-    const CType own = layout_->type(id);
+    const CType own = symbols_->type(id);
     if (type == CType::wide && own == CType::narrow)
         return "flexc_wide(" + unbracketed(text(id)) + ")";
     if (type == CType::narrow && own == CType::wide)
@@ -195,32 +195,32 @@ std::string Body::text_as(NodeId id, CType type) const {
 }
 
 std::string Body::argument(passes::ArgumentSlot slot) const {
-    return access_ + "arguments." + layout_->field(slot);
+    return access_ + "arguments." + symbols_->field(slot);
 }
 
 std::string Body::free_value(NodeId id) const {
-    const ir::Node& node = layout_->node(id);
+    const ir::Node& node = symbols_->node(id);
     switch (node.op) {
     case Op::const_bool: return node.integer != 0 ? "true" : "false";
-    case Op::const_int: return integer_literal(node.integer, layout_->type(id));
+    case Op::const_int: return integer_literal(node.integer, symbols_->type(id));
     case Op::const_real: return real_literal(node.real);
     case Op::score: return "score";
     case Op::q_idx: return access_ + "q";
     case Op::kv_idx: return access_ + "kv";
-    case Op::size: return argument(layout_->slot_of_size(node.symbol));
+    case Op::size: return argument(symbols_->slot_of_size(node.symbol));
     case Op::param: return argument({Kind::param, node.symbol});
     default: return access_ + std::string(ir::info(node.op).name); // b h h_kv
     }
 }
 
 std::string Body::expression(NodeId id) {
-    switch (layout_->node(id).op) {
+    switch (symbols_->node(id).op) {
     case Op::read: return read(id);
     case Op::sum: return sum(id);
     case Op::q_len:
     case Op::kv_len:
     case Op::q_row:
-    case Op::kv_row: return of_request(layout_->node(id).op);
+    case Op::kv_row: return of_request(symbols_->node(id).op);
     default: return operation(id);
     }
 }
@@ -237,11 +237,11 @@ std::string Body::of_request(Op leaf) const {
 }
 
 void Body::loop(NodeId counter, const std::function<void(Body&)>& fill) {
-    const ir::Node& range = layout_->node(counter);
-    const CType type = layout_->type(counter);
+    const ir::Node& range = symbols_->node(counter);
+    const CType type = symbols_->type(counter);
     line("#pragma unroll 1");
     line(formatted("for ({0} {1} = {2}; {1} < {3}; ++{1}) {{", spelling(type),
-                   value_name(layout_->mod().program, counter),
+                   value_name(symbols_->mod().program, counter),
                    unbracketed(text_as(range.operands[0], type)),
                    text_as(range.operands[1], type)));
     Body inside = *this;
@@ -264,17 +264,17 @@ void Body::term(NodeId counter, const std::function<void(Body&)>& fill) {
     Body inside = *this;
     inside.text_.clear();
     inside.counter_ = counter;
-    inside.values_[counter] = value_name(layout_->mod().program, counter);
+    inside.values_[counter] = value_name(symbols_->mod().program, counter);
     fill(inside);
     instructions_ = inside.instructions_;
     text_ += inside.text_;
 }
 
 std::string Body::sum(NodeId id) {
-    const ir::Node& node = layout_->node(id);
+    const ir::Node& node = symbols_->node(id);
     const NodeId term = node.operands[1];
-    const CType type = layout_->type(id);
-    const std::string total = value_name(layout_->mod().program, id);
+    const CType type = symbols_->type(id);
+    const std::string total = value_name(symbols_->mod().program, id);
     line(formatted("{} {} = 0;", spelling(type), total));
     loop(node.operands[0], [&](Body& inside) {
         inside.compute({term});
@@ -286,38 +286,39 @@ std::string Body::sum(NodeId id) {
 // Whether the node is a quotient or remainder of a value that is never negative by a positive
 // constant, so that C++ operators compute it.
 bool Body::is_plain(NodeId id) const {
-    const ir::Node& node = layout_->node(id);
+    const ir::Node& node = symbols_->node(id);
     if (node.op != Op::ifloordiv && node.op != Op::imod) return false;
-    const ir::Node& divisor = layout_->node(node.operands[1]);
-    return layout_->type(id) == CType::narrow && layout_->type(node.operands[0]) == CType::narrow &&
-           divisor.op == Op::const_int && divisor.integer > 0 && divisor.integer <= INT32_MAX &&
-           layout_->mod().ranges.of_node[node.operands[0]].low >= 0;
+    const ir::Node& divisor = symbols_->node(node.operands[1]);
+    return symbols_->type(id) == CType::narrow &&
+           symbols_->type(node.operands[0]) == CType::narrow && divisor.op == Op::const_int &&
+           divisor.integer > 0 && divisor.integer <= INT32_MAX &&
+           symbols_->mod().ranges.of_node[node.operands[0]].low >= 0;
 }
 
 // Whether the node is the absolute difference of two 32-bit numbers, which may not fit into a
 // signed 32-bit integer.
 bool Body::is_narrow_distance(NodeId id) const {
-    const ir::Node& node = layout_->node(id);
-    if (node.op != Op::iabs || layout_->type(id) != CType::wide) return false;
+    const ir::Node& node = symbols_->node(id);
+    if (node.op != Op::iabs || symbols_->type(id) != CType::wide) return false;
     const NodeId difference = node.operands[0];
-    const auto is_narrow = [&](NodeId operand) { return layout_->type(operand) == CType::narrow; };
-    return layout_->node(difference).op == Op::isub && is_local(difference) &&
-           std::ranges::all_of(layout_->node(difference).operands, is_narrow);
+    const auto is_narrow = [&](NodeId operand) { return symbols_->type(operand) == CType::narrow; };
+    return symbols_->node(difference).op == Op::isub && is_local(difference) &&
+           std::ranges::all_of(symbols_->node(difference).operands, is_narrow);
 }
 
 std::string Body::operation(NodeId id) const {
-    const ir::Node& node = layout_->node(id);
+    const ir::Node& node = symbols_->node(id);
     if (is_narrow_distance(id)) {
-        const std::vector<NodeId>& ends = layout_->node(node.operands[0]).operands;
+        const std::vector<NodeId>& ends = symbols_->node(node.operands[0]).operands;
         return formatted("flexc_distance({}, {})", unbracketed(text(ends[0])),
                          unbracketed(text(ends[1])));
     }
     // All integer operands are converted to one width: the result's, or for a comparison that of
     // the widest operand.
-    CType integers = layout_->type(id);
+    CType integers = symbols_->type(id);
     if (ir::info(node.op).compares_integers()) {
         const bool wide = std::ranges::any_of(
-            node.operands, [&](NodeId operand) { return layout_->type(operand) == CType::wide; });
+            node.operands, [&](NodeId operand) { return symbols_->type(operand) == CType::wide; });
         integers = wide ? CType::wide : CType::narrow;
     }
     if (std::string of_log = int_of_log(id); !of_log.empty()) return of_log;
@@ -326,10 +327,10 @@ std::string Body::operation(NodeId id) const {
     if (node.op == Op::real_to_int && integers == CType::narrow)
         return "flexc_to_narrow_int(" + unbracketed(text(node.operands[0])) + ")";
 
-    if (layout_->has_reciprocal(id))
+    if (symbols_->has_reciprocal(id))
         return formatted("({} * {})", text(node.operands[0]), reciprocal(node.operands[1]));
 
-    if (layout_->has_integer_reciprocal(id)) {
+    if (symbols_->has_integer_reciprocal(id)) {
         const NodeId divisor = node.operands[1];
         const std::string quotient = formatted(
             "{}, {}, {}", unbracketed(text_as(node.operands[0], CType::narrow)),
@@ -340,16 +341,16 @@ std::string Body::operation(NodeId id) const {
     }
 
     const auto operand_text = [&](NodeId operand) {
-        const bool is_integer = layout_->node(operand).type == ir::Type::integer;
+        const bool is_integer = symbols_->node(operand).type == ir::Type::integer;
         return is_integer && node.op != Op::int_to_real ? text_as(operand, integers)
                                                         : text(operand);
     };
-    if (node.op == Op::int_to_real && layout_->is_fast(id))
+    if (node.op == Op::int_to_real && symbols_->is_fast(id))
         if (std::string split = split_position(node.operands[0]); !split.empty()) return split;
     const std::string_view pattern = is_plain(id) ? plain_spelling(node.op)
-                                     : layout_->wraps(id) && !wrapping_spelling(node.op).empty()
+                                     : symbols_->wraps(id) && !wrapping_spelling(node.op).empty()
                                          ? wrapping_spelling(node.op)
-                                         : spelling(node.op, layout_->precision(id));
+                                         : spelling(node.op, symbols_->precision(id));
     std::string result;
     for (std::size_t i = 0; i < pattern.size(); ++i) {
         if (pattern[i] == '$' && i + 1 < pattern.size()) {
@@ -365,43 +366,43 @@ std::string Body::operation(NodeId id) const {
 }
 
 std::string Body::reciprocal(NodeId divisor) const {
-    const ir::Node& node = layout_->node(divisor);
+    const ir::Node& node = symbols_->node(divisor);
     if (node.op == Op::const_real) return real_literal(1 / node.real);
-    return formatted("{}{}.{}", access_, passes::name(layout_->place(divisor)),
+    return formatted("{}{}.{}", access_, passes::name(symbols_->place(divisor)),
                      reciprocal_name(divisor));
 }
 
 // Returns the text of int(log(x) / c) or int(log(x) * c) by a function that evaluates the logarithm
 // exactly only for the few x that need it; "" if the node is neither.
 std::string Body::int_of_log(NodeId id) const {
-    if (!guesses_logs_ || layout_->node(id).op != Op::real_to_int ||
-        layout_->type(id) != CType::narrow)
+    if (!guesses_logs_ || symbols_->node(id).op != Op::real_to_int ||
+        symbols_->type(id) != CType::narrow)
         return "";
-    const NodeId scaled = layout_->node(id).operands[0];
-    const ir::Node& scale = layout_->node(scaled);
+    const NodeId scaled = symbols_->node(id).operands[0];
+    const ir::Node& scale = symbols_->node(scaled);
     NodeId log = scaled;
     double factor = 1;
     if (scale.op == Op::fdiv || scale.op == Op::fmul) {
         const bool is_first =
-            scale.op == Op::fmul && layout_->node(scale.operands[0]).op == Op::const_real;
-        const ir::Node& constant = layout_->node(scale.operands[is_first ? 0 : 1]);
+            scale.op == Op::fmul && symbols_->node(scale.operands[0]).op == Op::const_real;
+        const ir::Node& constant = symbols_->node(scale.operands[is_first ? 0 : 1]);
         if (constant.op != Op::const_real) return "";
         factor = scale.op == Op::fdiv ? 1 / constant.real : constant.real;
         log = scale.operands[is_first ? 1 : 0];
     }
     constexpr double kLargest = 1 << 16;
-    if (layout_->node(log).op != Op::log || !(std::fabs(factor) <= kLargest) ||
+    if (symbols_->node(log).op != Op::log || !(std::fabs(factor) <= kLargest) ||
         std::fabs(factor) < 1 / kLargest)
         return "";
     return formatted("flexc_int_of_log({}, {}, *{}doubt)",
-                     unbracketed(text(layout_->node(log).operands[0])),
+                     unbracketed(text(symbols_->node(log).operands[0])),
                      real_literal(factor * std::numbers::ln2), access_);
 }
 
 // Returns the text of x if the node is int(sqrt(x)) and x is available here; otherwise "".
 std::string Body::square_of_int_of_sqrt(NodeId id) const {
-    if (layout_->node(id).op != Op::real_to_int || layout_->type(id) != CType::narrow) return "";
-    const ir::Node& root = layout_->node(layout_->node(id).operands[0]);
+    if (symbols_->node(id).op != Op::real_to_int || symbols_->type(id) != CType::narrow) return "";
+    const ir::Node& root = symbols_->node(symbols_->node(id).operands[0]);
     if (root.op != Op::sqrt) return "";
     const NodeId square = root.operands[0];
     if (is_local(square) && !values_.contains(square)) return "";
@@ -417,12 +418,12 @@ std::string Body::int_of_sqrt(NodeId id) const {
 // Returns the text of min(int(sqrt(x)), constant) without a branch or a conversion; "" if the node
 // is something else.
 std::string Body::bounded_int_of_sqrt(NodeId id) const {
-    if (layout_->node(id).op != Op::imin || layout_->type(id) != CType::narrow) return "";
+    if (symbols_->node(id).op != Op::imin || symbols_->type(id) != CType::narrow) return "";
     constexpr std::int64_t kMost = 1 << 20; // the limit of flexc_bounded_int_of_sqrt()
     for (const std::size_t side : {0U, 1U}) {
-        const ir::Node& most = layout_->node(layout_->node(id).operands[side]);
+        const ir::Node& most = symbols_->node(symbols_->node(id).operands[side]);
         if (most.op != Op::const_int || most.integer < 0 || most.integer > kMost) continue;
-        const std::string square = square_of_int_of_sqrt(layout_->node(id).operands[1 - side]);
+        const std::string square = square_of_int_of_sqrt(symbols_->node(id).operands[1 - side]);
         if (!square.empty())
             return formatted("flexc_bounded_int_of_sqrt({}, {})", square, most.integer);
     }
@@ -432,11 +433,11 @@ std::string Body::bounded_int_of_sqrt(NodeId id) const {
 // Returns the text of an integer that is affine in q and kv, as a float split by positions; "" if
 // it cannot be split.
 std::string Body::split_position(NodeId integer) const {
-    if (!layout_->splits_positions() || here_ != Place::element || access_.empty()) return "";
-    if (layout_->type(integer) != CType::narrow) return "";
-    const analysis::AffineForm& form = layout_->mod().affine[integer];
+    if (!symbols_->splits_positions() || here_ != Place::element || access_.empty()) return "";
+    if (symbols_->type(integer) != CType::narrow) return "";
+    const analysis::AffineForm& form = symbols_->mod().affine[integer];
     if ((form.q == 0 && form.kv == 0) || form.rest_uses(analysis::kPositions)) return "";
-    const auto at_first = TextAtFirst(*this, *layout_).of(integer);
+    const auto at_first = TextAtFirst(*this, *symbols_).of(integer);
     if (!at_first) return "";
     return formatted("(static_cast<float>({}) + static_cast<float>({} * (at.q - at.first_q) + {} * "
                      "(at.kv - at.first_kv)))",

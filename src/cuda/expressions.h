@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "cuda/layout.h"
+#include "cuda/symbol_table.h"
 
 namespace flexc::cuda {
 
@@ -18,10 +18,12 @@ class Body {
   public:
     // Nodes of `here` are computed in the function and earlier ones taken from the structs.
     // `access` comes before the names of structs and ambient values: "at." or "".
-    Body(const Layout& layout, passes::Place here, std::string access);
+    Body(const SymbolTable& symbols, passes::Place here, std::string access);
     // The body of a function that computes nothing itself, outside of rows and columns and later
     // than the head.
-    static Body after_head(const Layout& layout) { return {layout, passes::Place::element, ""}; }
+    static Body after_head(const SymbolTable& symbols) {
+        return {symbols, passes::Place::element, ""};
+    }
 
     // Says that the node's value exists under this name, whatever its place. Before compute().
     void provide(ir::NodeId id, std::string name) { values_[id] = std::move(name); }
@@ -105,7 +107,7 @@ class Body {
     std::vector<std::pair<passes::Place, std::string>>
     by_place(ir::NodeId read, const std::vector<std::string>& terms) const;
 
-    const Layout* layout_;
+    const SymbolTable* symbols_;
     passes::Place here_;
     std::string access_;
     ir::NodeId counter_ = ir::kNoNode; // whose loop this is the body of

@@ -22,7 +22,7 @@ std::string part_name(Place place, std::string_view part, NodeId read) {
 } // namespace
 
 const passes::StagedTable* Body::staged_table(NodeId read) const {
-    return reads_staged_ ? layout_->staged_table(read) : nullptr;
+    return reads_staged_ ? symbols_->staged_table(read) : nullptr;
 }
 
 std::vector<passes::AddressSplit::Index>
@@ -37,7 +37,7 @@ Body::checked_indices(const passes::StagedTable& table) const {
 // The parts that change least often come first, as in by_place().
 std::string Body::read_staged(const passes::StagedTable& table) const {
     const auto narrow = [&](NodeId part) { return unbracketed(text_as(part, CType::narrow)); };
-    std::string address = formatted("{}tables[{}]", access_, layout_->staged_index(table));
+    std::string address = formatted("{}tables[{}]", access_, symbols_->staged_index(table));
     if (table.key_bytes != ir::kNoNode)
         address = formatted("flexc_shifted({}, {})", address, narrow(table.key_bytes));
     if (table.split.parts.rest != ir::kNoNode)
@@ -46,7 +46,7 @@ std::string Body::read_staged(const passes::StagedTable& table) const {
     for (const passes::AddressSplit::Index& index : checked_indices(table)) {
         const auto& [query, key, rest] = index.parts;
         const bool is_alone = query == ir::kNoNode && key == ir::kNoNode;
-        if (is_alone && layout_->type(rest) == CType::wide) {
+        if (is_alone && symbols_->type(rest) == CType::wide) {
             inside += formatted("{}flexc_inside({}, {})", inside.empty() ? "" : " & ",
                                 unbracketed(text(rest)),
                                 unbracketed(text_as(index.entries, CType::wide)));
@@ -70,9 +70,9 @@ std::string Body::read(NodeId id) const {
     std::string element = "flexc_read(" + address + ")";
     const std::string inside = this->inside(id);
     if (inside.empty()) return element;
-    if (reads_without_branches_ && layout_->type(id) == CType::real)
+    if (reads_without_branches_ && symbols_->type(id) == CType::real)
         return "flexc_read_if(" + unbracketed(inside) + ", " + address + ")";
-    switch (layout_->type(id)) {
+    switch (symbols_->type(id)) {
     case CType::real: return inside + " ? " + element + " : 0.0f";
     case CType::boolean: return inside + " ? " + element + " : false";
     case CType::narrow:
@@ -86,17 +86,17 @@ std::string Body::read(NodeId id) const {
 std::vector<std::pair<Place, std::string>>
 Body::by_place(NodeId read, const std::vector<std::string>& terms) const {
     std::vector<std::pair<Place, std::string>> sorted;
-    const auto& indices = layout_->node(read).operands;
+    const auto& indices = symbols_->node(read).operands;
     for (std::size_t i = 0; i < indices.size(); ++i)
-        if (!terms[i].empty()) sorted.emplace_back(layout_->place(indices[i]), terms[i]);
+        if (!terms[i].empty()) sorted.emplace_back(symbols_->place(indices[i]), terms[i]);
     std::ranges::stable_sort(sorted, {}, &std::pair<Place, std::string>::first);
     return sorted;
 }
 
 std::string Body::inside(NodeId read) const {
-    const ir::Node& node = layout_->node(read);
-    const ir::Buffer& buffer = layout_->mod().program.buffers[node.symbol];
-    const std::vector<bool>& proven = layout_->mod().ranges.in_range[read];
+    const ir::Node& node = symbols_->node(read);
+    const ir::Buffer& buffer = symbols_->mod().program.buffers[node.symbol];
+    const std::vector<bool>& proven = symbols_->mod().ranges.in_range[read];
     std::vector<std::string> terms(node.operands.size());
     for (std::uint32_t dim = 0; dim < node.operands.size(); ++dim) {
         if (dim < proven.size() && proven[dim]) continue;
@@ -104,7 +104,7 @@ std::string Body::inside(NodeId read) const {
         const NodeId index = node.operands[dim];
         const bool small = extent.is_constant() && extent.constant <= INT32_MAX;
         const CType type =
-            small && layout_->type(index) != CType::wide ? CType::narrow : CType::wide;
+            small && symbols_->type(index) != CType::wide ? CType::narrow : CType::wide;
         terms[dim] = "flexc_inside(" + unbracketed(text_as(index, type)) + ", " +
                      (extent.is_constant() ? integer_literal(extent.constant, type)
                                            : argument({Kind::buffer_extent, node.symbol, dim})) +
@@ -125,9 +125,9 @@ std::vector<Body::IndexTerm> Body::index_terms(NodeId index) const {
     while (!pending.empty()) {
         const IndexTerm term = pending.back();
         pending.pop_back();
-        const ir::Node& node = layout_->node(term.node);
+        const ir::Node& node = symbols_->node(term.node);
         const bool is_sum = node.op == Op::iadd || node.op == Op::isub;
-        if (!is_sum || layout_->place(term.node) != Place::element) {
+        if (!is_sum || symbols_->place(term.node) != Place::element) {
             terms.push_back(term);
             continue;
         }
@@ -139,14 +139,14 @@ std::vector<Body::IndexTerm> Body::index_terms(NodeId index) const {
 }
 
 std::string Body::offset_part(NodeId read, Kind stride, Place place) const {
-    const ir::Node& node = layout_->node(read);
+    const ir::Node& node = symbols_->node(read);
     std::string part;
     for (std::uint32_t dim = 0; dim < node.operands.size(); ++dim) {
-        if (layout_->place(node.operands[dim]) < Place::row) continue;
+        if (symbols_->place(node.operands[dim]) < Place::row) continue;
         for (const IndexTerm& term : index_terms(node.operands[dim])) {
             // Terms that are constant for a head are added to the row's part.
-            const Place known = std::max(layout_->place(term.node), Place::row);
-            const ir::Node& value = layout_->node(term.node);
+            const Place known = std::max(symbols_->place(term.node), Place::row);
+            const ir::Node& value = symbols_->node(term.node);
             if (known != place || (value.op == Op::const_int && value.integer == 0)) continue;
             part += formatted("{}flexc_step({}, {})",
                               term.is_negative ? " - "
@@ -160,7 +160,7 @@ std::string Body::offset_part(NodeId read, Kind stride, Place place) const {
 }
 
 bool Body::has_narrow_offset(NodeId read) const {
-    const std::vector<NodeId>& narrow = layout_->narrow_reads();
+    const std::vector<NodeId>& narrow = symbols_->narrow_reads();
     return here_ == Place::element && counter_ == ir::kNoNode &&
            std::ranges::find(narrow, read) != narrow.end();
 }
@@ -178,7 +178,7 @@ std::string Body::narrow_offset(NodeId read, Kind stride) const {
 }
 
 std::string Body::address(NodeId read) const {
-    const std::string data = argument({Kind::buffer_data, layout_->node(read).symbol});
+    const std::string data = argument({Kind::buffer_data, symbols_->node(read).symbol});
     if (has_narrow_offset(read))
         return access_ + part_name(Place::head, "base", read) + " + (" +
                narrow_offset(read, Kind::buffer_stride) + ")";
@@ -187,7 +187,7 @@ std::string Body::address(NodeId read) const {
 }
 
 std::string Body::base(NodeId read) const {
-    const std::string data = argument({Kind::buffer_data, layout_->node(read).symbol});
+    const std::string data = argument({Kind::buffer_data, symbols_->node(read).symbol});
     const std::string offset = offset_of_head(read, Kind::buffer_stride);
     return data + (offset.empty() ? "" : " + " + offset);
 }
@@ -195,15 +195,16 @@ std::string Body::base(NodeId read) const {
 // Returns the offset of the indices that are constant for a head; of all indices if the offset
 // needs 64 bits.
 std::string Body::offset_of_head(NodeId read, Kind stride) const {
-    const ir::Node& node = layout_->node(read);
-    const std::vector<NodeId>& narrow = layout_->narrow_reads();
+    const ir::Node& node = symbols_->node(read);
+    const std::vector<NodeId>& narrow = symbols_->narrow_reads();
     const bool of_head_alone = std::ranges::find(narrow, read) != narrow.end() &&
                                (here_ != Place::element || has_narrow_offset(read));
     std::vector<std::string> terms(node.operands.size());
     for (std::uint32_t dim = 0; dim < node.operands.size(); ++dim) {
         const NodeId index = node.operands[dim];
-        if (layout_->node(index).op == Op::const_int && layout_->node(index).integer == 0) continue;
-        if (of_head_alone && layout_->place(index) >= Place::row) continue;
+        if (symbols_->node(index).op == Op::const_int && symbols_->node(index).integer == 0)
+            continue;
+        if (of_head_alone && symbols_->place(index) >= Place::row) continue;
         terms[dim] = text_as(index, CType::wide) + " * " + argument({stride, node.symbol, dim});
     }
     std::string result;
@@ -238,7 +239,7 @@ std::string Body::gradient_address(NodeId read) const {
 std::string Body::address_inside(NodeId read, Kind data, Kind stride) const {
     const std::string offset = this->offset(read, stride);
     const std::string address =
-        argument({data, layout_->node(read).symbol}) + (offset.empty() ? "" : " + " + offset);
+        argument({data, symbols_->node(read).symbol}) + (offset.empty() ? "" : " + " + offset);
     const std::string inside = this->inside(read);
     return inside.empty() ? address : unbracketed(inside) + " ? " + address + " : nullptr";
 }

@@ -29,8 +29,9 @@ struct FamilyText {
     };
     OfKernel* members_of_at = [](const plan::KernelConfig&) { return std::string_view(); };
     // Functions that come after struct At, visible() and score().
-    std::string (*functions)(const TextInputs& from, const Layout& layout, int mask_instructions) =
-        [](const TextInputs&, const Layout&, int) { return std::string(); };
+    std::string (*functions)(const TextInputs& from, const SymbolTable& symbols,
+                             int mask_instructions) = [](const TextInputs&, const SymbolTable&,
+                                                         int) { return std::string(); };
     // Whether the forward and the fused backward evaluate a mask part by part, as mod::MaskPart.
     bool has_mask_parts = false;
     // Whether mod.cuh tells the family's backward by policies which derivatives and gradients a

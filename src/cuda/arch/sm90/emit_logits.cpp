@@ -22,8 +22,8 @@ namespace {
 
 // Converts text to a float: values that are computed before the kernel are stored as floats,
 // integers by their bits.
-std::string as_float(const Layout& layout, NodeId id, const std::string& text) {
-    switch (layout.type(id)) {
+std::string as_float(const SymbolTable& symbols, NodeId id, const std::string& text) {
+    switch (symbols.type(id)) {
     case CType::boolean: return text + " ? 1.0f : 0.0f";
     case CType::narrow: return "__int_as_float(" + unbracketed(text) + ")";
     case CType::wide:
@@ -33,13 +33,13 @@ std::string as_float(const Layout& layout, NodeId id, const std::string& text) {
 }
 
 // Returns the body of a function that selects one of the values, scaled as the kernel adds it.
-Body values_of(const Layout& layout, const passes::ScoreParts& parts,
+Body values_of(const SymbolTable& symbols, const passes::ScoreParts& parts,
                const std::vector<NodeId>& values, bool multiplies_first = false) {
-    Body body(layout, passes::Place::element, "at.");
+    Body body(symbols, passes::Place::element, "at.");
     body.compute(values);
     for (std::size_t i = 0; i < values.size(); ++i) {
         const bool is_addend = values[i] == parts.key_addend || values[i] == parts.distance_addend;
-        const std::string value = as_float(layout, values[i], body.text(values[i]));
+        const std::string value = as_float(symbols, values[i], body.text(values[i]));
         // Rounding toward zero keeps finite numbers finite in exponents, because -inf would hide an
         // element.
         const bool becomes_exponent =
@@ -51,7 +51,7 @@ Body values_of(const Layout& layout, const passes::ScoreParts& parts,
     return body;
 }
 
-std::string emit_vectors(const Layout& layout, const passes::ScoreParts& parts,
+std::string emit_vectors(const SymbolTable& symbols, const passes::ScoreParts& parts,
                          const plan::sm90::Forward& forward) {
     const passes::TabulatedValues& tabulated = forward.tabulated;
     if (!tabulated.any()) return "";
@@ -68,35 +68,36 @@ std::string emit_vectors(const Layout& layout, const passes::ScoreParts& parts,
     policy.constant("kUseHead", tabulated.by_head, true);
     policy.function(
         "float key_value(const At& at, int value)",
-        values_of(layout, parts, parts.key_values, forward.sizes.multiplies_key_addend));
+        values_of(symbols, parts, parts.key_values, forward.sizes.multiplies_key_addend));
     if (forward.sizes.row_key_products != 0) {
         std::vector<NodeId> rows;
         for (const passes::RowKeyProduct& product : parts.products)
             rows.push_back(product.row);
         policy.function("float row_factor(const At& at, int value)",
-                        values_of(layout, parts, rows));
+                        values_of(symbols, parts, rows));
     }
     policy.function(
         "float distance_value(const At& at, int value)",
-        values_of(layout, parts, parts.distance_values, forward.sizes.starts_with_distances));
+        values_of(symbols, parts, parts.distance_values, forward.sizes.starts_with_distances));
     return policy.text();
 }
 
 // Emits the functions that find the kind of a key or pair, and what each kind adds.
-std::string emit_kinds(const Layout& layout, const passes::KeyKinds& kinds, bool has_block_mask) {
+std::string emit_kinds(const SymbolTable& symbols, const passes::KeyKinds& kinds,
+                       bool has_block_mask) {
     if (!kinds.found()) return "";
-    Body kind(layout, passes::Place::element, "at.");
+    Body kind(symbols, passes::Place::element, "at.");
     kind.compute({kinds.kind});
     kind.line("const auto kind = " + unbracketed(kind.text(kinds.kind)) + ";");
     kind.line("return 0 <= kind && kind < kCount ? static_cast<int>(kind) : -1;");
-    Body addend(layout, passes::Place::element, "at.");
+    Body addend(symbols, passes::Place::element, "at.");
     addend.read_without_branches();
     addend.compute({kinds.addend_of_kind});
     addend.line("return " + unbracketed(addend.text(kinds.addend_of_kind)) + ";");
     Policy policy("KeyKinds");
     policy.constant("kCount", kinds.count);
     policy.constant("kPairsUseBatch", !kinds.are_of_pairs || kinds.pairs_use_batch, true);
-    const passes::Mod& mod = layout.mod();
+    const passes::Mod& mod = symbols.mod();
     policy.constant("kHeadsSeeAlike", kinds.are_of_pairs && !has_block_mask &&
                                           !mod.dependence[mod.mask].has(analysis::Dependence::h));
     policy.function("int kind(const At& at)", kind);
@@ -107,29 +108,29 @@ std::string emit_kinds(const Layout& layout, const passes::KeyKinds& kinds, bool
 // The functions that compute logits, and the policies of what they read.
 class LogitFunctions {
   public:
-    LogitFunctions(const Layout& layout, const plan::KernelConfig& config,
+    LogitFunctions(const SymbolTable& symbols, const plan::KernelConfig& config,
                    const passes::ScoreParts& parts, int mask_instructions)
-        : layout_(layout), config_(config), parts_(parts),
+        : symbols_(symbols), config_(config), parts_(parts),
           forward_(*plan::sm90::forward_of(config)), mask_instructions_(mask_instructions),
-          sums_(sums_at_once(layout.mod(), parts, config)) {
+          sums_(sums_at_once(symbols.mod(), parts, config)) {
         if (!aligns_tables()) return;
-        aligned_ = passes::aligned_tables(layout.mod(), parts.staged, config.block.key_tile,
+        aligned_ = passes::aligned_tables(symbols.mod(), parts.staged, config.block.key_tile,
                                           forward_.key_step)
                        .value_or(std::vector<passes::AlignedTable>{});
-        conditions_ = passes::table_conditions(layout.mod(), parts.staged, parts.element_addend);
+        conditions_ = passes::table_conditions(symbols.mod(), parts.staged, parts.element_addend);
     }
 
     std::string text() const {
         Policy tables("StagedTables");
         std::string text = staged_tables(tables);
-        text += emit_shifted_reads(layout_, parts_.shifted, parts_.element_addend);
+        text += emit_shifted_reads(symbols_, parts_.shifted, parts_.element_addend);
         text += parts_of_logits();
         text += addends_from_tables(tables);
         text += tables.text();
         text += sums();
-        text += emit_dense_bias(layout_, parts_.bias_read);
-        text += emit_kinds(layout_, parts_.kinds, config_.has_block_mask);
-        text += emit_vectors(layout_, parts_, forward_);
+        text += emit_dense_bias(symbols_, parts_.bias_read);
+        text += emit_kinds(symbols_, parts_.kinds, config_.has_block_mask);
+        text += emit_vectors(symbols_, parts_, forward_);
         text += key_index();
         return text;
     }
@@ -140,23 +141,23 @@ class LogitFunctions {
         return config_.decomposition.of == plan::Decomposition::Of::with_aligned_tables;
     }
     bool tables_come_first() const {
-        return passes::starts_with_tables(layout_.mod().program.graph, parts_);
+        return passes::starts_with_tables(symbols_.mod().program.graph, parts_);
     }
 
     std::string staged_tables(Policy& policy) const {
         const std::vector<int>& words = forward_.table_words;
         const std::string text =
-            emit_staged_tables(policy, layout_, parts_.staged, words, aligned_,
-                               [&](Body& body) { provide_parts(body, layout_, parts_); });
+            emit_staged_tables(policy, symbols_, parts_.staged, words, aligned_,
+                               [&](Body& body) { provide_parts(body, symbols_, parts_); });
         // For few words, scaling slices as they are copied takes less time than scaling every
         // element in the consumers.
         constexpr int kMostScaledWords = 2048;
         const bool scales_slices =
             (aligns_tables() || tables_come_first()) &&
             std::accumulate(words.begin(), words.end(), 0) <= kMostScaledWords &&
-            passes::scales_with_tables(layout_.mod().program.graph, parts_.staged,
+            passes::scales_with_tables(symbols_.mod().program.graph, parts_.staged,
                                        parts_.element_addend);
-        add_table_conditions(policy, layout_, conditions_, scales_slices);
+        add_table_conditions(policy, symbols_, conditions_, scales_slices);
         return text;
     }
 
@@ -171,7 +172,7 @@ class LogitFunctions {
     }
     std::string part(std::string_view called, NodeId value) const {
         if (value == kNoNode) return "";
-        Body body(layout_, passes::Place::element, "at.");
+        Body body(symbols_, passes::Place::element, "at.");
         if (value == parts_.quotient_addend || value == parts_.remainder_addend)
             body.read_without_branches();
         body.compute({value});
@@ -221,11 +222,11 @@ class LogitFunctions {
     // Returns an element's body that has what the kernel finds for it elsewhere. bias: name of the
     // copied read's value.
     Body element_body(TableReads reads, bool guesses_logs, const std::string& bias) const {
-        Body body(layout_, passes::Place::element, "at.");
+        Body body(symbols_, passes::Place::element, "at.");
         set_table_reads(body, reads, guesses_logs);
         if (parts_.bias_read != kNoNode)
-            body.provide(parts_.bias_read, from_float(layout_, parts_.bias_read, bias));
-        provide_parts(body, layout_, parts_);
+            body.provide(parts_.bias_read, from_float(symbols_, parts_.bias_read, bias));
+        provide_parts(body, symbols_, parts_);
         if (!aligns_tables()) return body;
         if (reads == TableReads::staged || reads == TableReads::conditional)
             for (std::size_t i = 0; i < parts_.staged.tables.size(); ++i)
@@ -240,7 +241,7 @@ class LogitFunctions {
     // Sums that are computed for some elements at once.
     std::string sums() const {
         if (sums_.empty()) return "";
-        const std::vector<NodeId> given = passes::carried_by_sums(layout_.mod(), sums_);
+        const std::vector<NodeId> given = passes::carried_by_sums(symbols_.mod(), sums_);
         std::string functions;
         const auto enter = [&](const std::string& prefix, TableReads reads) {
             Body body = element_body(reads, false, "at.bias");
@@ -253,7 +254,7 @@ class LogitFunctions {
             for (const TableReads reads :
                  {TableReads::staged, TableReads::conditional, TableReads::checked})
                 enter(std::string(name(reads)) + "_", reads);
-        return emit_element_sums(layout_, sums_, given, config_.sum_elements, functions);
+        return emit_element_sums(symbols_, sums_, given, config_.sum_elements, functions);
     }
 
     std::string key_index() const {
@@ -262,7 +263,7 @@ class LogitFunctions {
         return policy.text();
     }
 
-    const Layout& layout_;
+    const SymbolTable& symbols_;
     const plan::KernelConfig& config_;
     const passes::ScoreParts& parts_;
     const plan::sm90::Forward& forward_;
@@ -274,9 +275,9 @@ class LogitFunctions {
 
 } // namespace
 
-std::string emit_logit_functions(const Layout& layout, const plan::KernelConfig& config,
+std::string emit_logit_functions(const SymbolTable& symbols, const plan::KernelConfig& config,
                                  const passes::ScoreParts& parts, int mask_instructions) {
-    return LogitFunctions(layout, config, parts, mask_instructions).text();
+    return LogitFunctions(symbols, config, parts, mask_instructions).text();
 }
 
 } // namespace flexc::cuda

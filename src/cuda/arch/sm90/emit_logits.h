@@ -11,7 +11,7 @@
 namespace flexc::cuda {
 
 // They come after struct At.
-std::string emit_logit_functions(const Layout& layout, const plan::KernelConfig& config,
+std::string emit_logit_functions(const SymbolTable& symbols, const plan::KernelConfig& config,
                                  const passes::ScoreParts& parts, int mask_instructions);
 
 } // namespace flexc::cuda

@@ -75,10 +75,10 @@ std::string mma_qk(DType dtype, int head_dim, const plan::KernelConfig& config) 
                  units_before(step, config.block.key_tile), step == 0);
     // Columns of both parts of addends by kinds, or a step for each, which has the same keys.
     const ::sm90::ForwardSizes& sizes = plan::sm90::forward_of(config)->sizes;
-    const ::sm90::ForwardLayout layout = ::sm90::forward_layout(sizes);
+    const ::sm90::ForwardLayout symbols = ::sm90::forward_layout(sizes);
     for (int step = 0; step < steps_of(2 * sizes.kind_columns); ++step)
-        multiply(DType::bf16, layout.kind_queries / kUnitBytes + step * kStepUnits,
-                 layout.kind_keys / kUnitBytes, false);
+        multiply(DType::bf16, symbols.kind_queries / kUnitBytes + step * kStepUnits,
+                 symbols.kind_keys / kUnitBytes, false);
     // 16 bytes for each query or key, and for each of eight of the others that stand for all,
     // without a swizzle. Both halves of the columns that are summed are the same memory.
     if (sizes.has_addend_step()) {

@@ -46,10 +46,10 @@ const FamilyText& family_text() {
                        : "";
         },
         .members_of_at = members_of_at,
-        .functions = [](const TextInputs& from, const Layout& layout,
+        .functions = [](const TextInputs& from, const SymbolTable& symbols,
                         int mask_instructions) -> std::string {
             return is_forward(from.config)
-                       ? emit_logit_functions(layout, from.config, from.parts, mask_instructions) +
+                       ? emit_logit_functions(symbols, from.config, from.parts, mask_instructions) +
                              emit_mma(from.config, from.options)
                        : "";
         },

@@ -17,11 +17,12 @@ namespace flexc::cuda {
 enum class CType : std::uint8_t { boolean, narrow, wide, real };
 const char* spelling(CType type);
 
-class Layout {
+class SymbolTable {
   public:
     // roots: of all functions that will be written. most: the lowest precision that values may
     // have, see passes/precision.h.
-    Layout(const passes::Mod& mod, const std::vector<ir::NodeId>& roots, passes::Precision most);
+    SymbolTable(const passes::Mod& mod, const std::vector<ir::NodeId>& roots,
+                passes::Precision most);
 
     const passes::Mod& mod() const { return *mod_; }
     const ir::Node& node(ir::NodeId id) const { return mod_->program.graph[id]; }

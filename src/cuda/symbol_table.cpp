@@ -1,4 +1,4 @@
-#include "cuda/layout.h"
+#include "cuda/symbol_table.h"
 
 #include <algorithm>
 #include <cmath>
@@ -14,7 +14,8 @@ using ir::Op;
 using passes::Place;
 using Kind = passes::ArgumentSlot::Kind;
 
-Layout::Layout(const passes::Mod& mod, const std::vector<NodeId>& roots, passes::Precision most)
+SymbolTable::SymbolTable(const passes::Mod& mod, const std::vector<NodeId>& roots,
+                         passes::Precision most)
     : mod_(&mod), fields_(argument_fields(mod)), precisions_(passes::precisions(mod, most)) {
     types_.reserve(mod.program.graph.size());
     for (NodeId id = 0; id < mod.program.graph.size(); ++id)
@@ -24,7 +25,7 @@ Layout::Layout(const passes::Mod& mod, const std::vector<NodeId>& roots, passes:
     find_divisors(roots);
 }
 
-bool Layout::has_reciprocal(NodeId quotient) const {
+bool SymbolTable::has_reciprocal(NodeId quotient) const {
     const ir::Node& value = node(quotient);
     if (value.op != Op::fdiv || !is_fast(quotient) || place(quotient) != Place::element ||
         is_of_term(quotient))
@@ -37,13 +38,13 @@ bool Layout::has_reciprocal(NodeId quotient) const {
     return kept == Place::launch || kept == Place::head;
 }
 
-bool Layout::has_integer_reciprocal(NodeId quotient) const {
+bool SymbolTable::has_integer_reciprocal(NodeId quotient) const {
     if (!passes::divides_by_reciprocal(*mod_, quotient) || wraps(quotient)) return false;
     const passes::ArgumentSlot slot{Kind::reciprocal, node(quotient).operands[1]};
     return std::ranges::find(fields_, slot, &ArgumentField::slot) != fields_.end();
 }
 
-void Layout::find_divisors(const std::vector<NodeId>& roots) {
+void SymbolTable::find_divisors(const std::vector<NodeId>& roots) {
     for (const NodeId id : ir::reachable(mod_->program.graph, roots)) {
         if (!has_reciprocal(id)) continue;
         const NodeId divisor = node(id).operands[1];
@@ -53,14 +54,14 @@ void Layout::find_divisors(const std::vector<NodeId>& roots) {
     }
 }
 
-std::vector<NodeId> Layout::divisors(Place place) const {
+std::vector<NodeId> SymbolTable::divisors(Place place) const {
     std::vector<NodeId> found;
     std::ranges::copy_if(divisors_, std::back_inserter(found),
                          [&](NodeId divisor) { return this->place(divisor) == place; });
     return found;
 }
 
-void Layout::use_narrow_offsets(const std::vector<NodeId>& roots, int key_width) {
+void SymbolTable::use_narrow_offsets(const std::vector<NodeId>& roots, int key_width) {
     for (const NodeId id : ir::reachable(mod_->program.graph, roots)) {
         if (node(id).op != Op::read || !passes::has_offset_of_elements(*mod_, id, key_width))
             continue;
@@ -71,7 +72,7 @@ void Layout::use_narrow_offsets(const std::vector<NodeId>& roots, int key_width)
     }
 }
 
-void Layout::stage_tables(const passes::StagedTables& staged) {
+void SymbolTable::stage_tables(const passes::StagedTables& staged) {
     if (staged.tables.empty()) return;
     staged_ = &staged;
     for (NodeId id = staged.first_node; id < types_.size(); ++id)
@@ -80,7 +81,7 @@ void Layout::stage_tables(const passes::StagedTables& staged) {
 
 // Makes conversions of reals to integers 32-bit if they are only used by a clamp to 32 bits: they
 // may saturate before it, as in clamp(int(x), 0, 127).
-void Layout::narrow_clamped() {
+void SymbolTable::narrow_clamped() {
     const ir::Graph& graph = mod_->program.graph;
     std::vector<int> users(graph.size());
     for (NodeId id = 0; id < graph.size(); ++id)
@@ -110,13 +111,13 @@ void Layout::narrow_clamped() {
     }
 }
 
-const passes::StagedTable* Layout::staged_table(NodeId read) const {
+const passes::StagedTable* SymbolTable::staged_table(NodeId read) const {
     if (staged_ == nullptr) return nullptr;
     const auto found = std::ranges::find(staged_->tables, read, &passes::StagedTable::read);
     return found == staged_->tables.end() ? nullptr : &*found;
 }
 
-passes::ArgumentSlot Layout::slot_of_size(std::uint32_t size) const {
+passes::ArgumentSlot SymbolTable::slot_of_size(std::uint32_t size) const {
     const auto is_size = [&](const passes::ArgumentSlot& slot) {
         return slot.kind == Kind::size && slot.index == size;
     };
@@ -131,7 +132,7 @@ passes::ArgumentSlot Layout::slot_of_size(std::uint32_t size) const {
     return found == fields_.end() ? passes::ArgumentSlot{Kind::size, size} : found->slot;
 }
 
-bool Layout::is_free(NodeId id) const {
+bool SymbolTable::is_free(NodeId id) const {
     const ir::Node& value = node(id);
     const bool is_of_request = value.op == Op::q_len || value.op == Op::kv_len ||
                                value.op == Op::q_row || value.op == Op::kv_row;
@@ -139,7 +140,7 @@ bool Layout::is_free(NodeId id) const {
            !is_of_request && ir::info(value.op).is_leaf();
 }
 
-bool Layout::is_repeated(NodeId id) const {
+bool SymbolTable::is_repeated(NodeId id) const {
     const ir::Node& value = node(id);
     if (place(id) != Place::row && place(id) != Place::column) return false;
     if (value.op != Op::ilt && value.op != Op::ile && value.op != Op::ieq && value.op != Op::ine)
@@ -151,14 +152,14 @@ bool Layout::is_repeated(NodeId id) const {
     });
 }
 
-const std::string& Layout::field(passes::ArgumentSlot slot) const {
+const std::string& SymbolTable::field(passes::ArgumentSlot slot) const {
     const auto found = std::ranges::find(fields_, slot, &ArgumentField::slot);
     static const auto& kNone =
         *new std::string("missing_argument"); // never destroyed: may be used while the process ends
     return found == fields_.end() ? kNone : found->name;
 }
 
-CType Layout::type_of(NodeId id) const {
+CType SymbolTable::type_of(NodeId id) const {
     const ir::Node& value = node(id);
     if (value.type == ir::Type::boolean) return CType::boolean;
     if (value.type == ir::Type::real) return CType::real;
@@ -189,7 +190,7 @@ CType Layout::type_of(NodeId id) const {
 // Finds the values that each place keeps: walks from the roots to the leaves, and if an operand
 // belongs to an earlier place than its user, that place keeps it. Places are visited from the
 // inside out.
-void Layout::keep(const std::vector<NodeId>& roots) {
+void SymbolTable::keep(const std::vector<NodeId>& roots) {
     const NodeId count = mod_->program.graph.size();
     std::vector<bool> kept(count);
     std::array<std::vector<bool>, 5> needed; // whether a user in this place needs the node
