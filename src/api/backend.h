@@ -40,7 +40,8 @@ Result<void> check_cpu(const CompileOptions& options);
 Result<void> check_cuda(const passes::Mod& mod, const CompileOptions& options,
                         std::string_view arch, cache::Store& store);
 
-// Text forms for explain.
+// Text forms for explain. Of dependences, gradients are summed as specialized kernels do it.
+std::string explain_dependence(const passes::Mod& mod, const CompileOptions& options);
 Result<std::string> explain_cuda(const passes::Mod& mod, const CompileOptions& options,
                                  std::string_view arch);
 Result<std::string> explain_plan(const passes::Mod& mod, const CompileOptions& options,

@@ -6,6 +6,7 @@
 #include "api/cuda_kernels.h"
 #include "cuda/driver.h"
 #include "cuda/nvrtc.h"
+#include "passes/describe.h"
 #include "runtime/cuda_executable.h"
 #include "support/key_layout.h"
 #include "support/log.h"
@@ -180,6 +181,19 @@ Result<OfflineResult> build_cubins(const passes::Mod& mod, const CompileOptions&
                 add(one);
         }
     return result;
+}
+
+std::string explain_dependence(const passes::Mod& mod, const CompileOptions& options) {
+    std::vector<passes::Mod> kernels;
+    const auto program = make_program(mod, options, "sm_90a");
+    const auto plan = program ? plan::make_plan(**program) : program.error();
+    if (plan && !plan->backward.empty() && !plan->backward.front().further.empty()) {
+        const plan::Variant& first = plan->backward.front();
+        kernels.push_back(plan::program_of(first, **program).mod());
+        for (const plan::Variant& further : first.further)
+            kernels.push_back(plan::program_of(further, **program).mod());
+    }
+    return passes::describe_dependence(mod, kernels);
 }
 
 Result<std::string> explain_cuda(const passes::Mod& mod, const CompileOptions& options,

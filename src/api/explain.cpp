@@ -35,7 +35,7 @@ Result<std::string> explain(std::string_view text, std::string_view stage,
         if (!mod) return mod.error();
         if (stage == "ir") return passes::describe_ir(*mod);
         if (stage == "grad") return passes::describe_gradient(*mod);
-        if (stage == "deps") return passes::describe_dependence(*mod);
+        if (stage == "deps") return api::explain_dependence(*mod, *options);
         if (stage == "mask") return passes::describe_mask(*mod);
         if (stage == "llvm") return cpu::generated_llvm(*mod);
         if (stage == "cuda") return api::explain_cuda(*mod, *options, arch);

@@ -109,13 +109,10 @@ struct Summing {
     const Mod& mod;
     std::string kernel;
 };
-Summing summing(const Mod& mod, NodeId read) {
-    const std::vector<Mod>& passes = has_sums_beside_entries(mod) && !mod.entry_passes.empty()
-                                         ? mod.entry_passes
-                                         : mod.gradient_passes;
-    for (std::size_t i = 0; i < passes.size(); ++i)
-        if (gradient_of(passes[i].gradients, read) != nullptr)
-            return {passes[i], formatted(" (kernel {} of {})", i + 1, passes.size())};
+Summing summing(const Mod& mod, std::span<const Mod> kernels, NodeId read) {
+    for (std::size_t i = 0; i < kernels.size(); ++i)
+        if (gradient_of(kernels[i].gradients, read) != nullptr)
+            return {kernels[i], formatted(" (kernel {} of {})", i + 1, kernels.size())};
     return {mod, ""};
 }
 
@@ -161,8 +158,8 @@ std::string_view over_tiles_of_terms(Place place) {
 }
 
 // Describes how the gradient of what a sum's terms read is summed.
-std::string describe_sum_of_terms(const Mod& whole, NodeId read) {
-    const Summing by = summing(whole, read);
+std::string describe_sum_of_terms(const Mod& whole, std::span<const Mod> kernels, NodeId read) {
+    const Summing by = summing(whole, kernels, read);
     const ReadGradient& gradient = *gradient_of(by.mod.gradients, read);
     std::string_view how;
     if (is_of_terms_by_distance(by.mod, gradient))
@@ -176,16 +173,18 @@ std::string describe_sum_of_terms(const Mod& whole, NodeId read) {
 }
 
 // Describes how the gradient of what elements read is summed.
-std::string describe_sums(const Mod& mod, const ReadGradient& gradient) {
-    const Summing by = summing(mod, gradient.read);
+std::string describe_sums(const Mod& mod, std::span<const Mod> kernels,
+                          const ReadGradient& gradient) {
+    const Summing by = summing(mod, kernels, gradient.read);
     return formatted("in a warp-specialized fused backward {}{}; in a generic one {}; of short "
                      "sequences {}",
                      describe_sum(by.mod, *gradient_of(by.mod.gradients, gradient.read)), by.kernel,
                      describe_generic_sum(mod, gradient), describe_short_sum(mod, gradient));
 }
 
-std::string describe_read(const Mod& mod, const std::vector<ShiftedRead>& shifted,
-                          const KeyKinds& kinds, NodeId read) {
+std::string describe_read(const Mod& mod, std::span<const Mod> kernels,
+                          const std::vector<ShiftedRead>& shifted, const KeyKinds& kinds,
+                          NodeId read) {
     std::string text = formula(mod.program, read) + ": uses " +
                        analysis::describe(mod.dependence[read]) + "; computed per " +
                        std::string(name(mod.place[read])) + pattern(mod, read) + "; " +
@@ -222,9 +221,10 @@ std::string describe_read(const Mod& mod, const std::vector<ShiftedRead>& shifte
     if (const CapturedRead* captured = captured_read(mod, read))
         text += describe_class(mod, *captured);
     if (const ReadGradient* gradient = gradient_of(mod.gradients, read))
-        text += formatted("  gradient: {}; {}\n", summed_over(mod, read),
-                          mod.counters[read] != ir::kNoNode ? describe_sum_of_terms(mod, read)
-                                                            : describe_sums(mod, *gradient));
+        text +=
+            formatted("  gradient: {}; {}\n", summed_over(mod, read),
+                      mod.counters[read] != ir::kNoNode ? describe_sum_of_terms(mod, kernels, read)
+                                                        : describe_sums(mod, kernels, *gradient));
     if (gradient_of(mod.sink_gradients, read) != nullptr)
         text += "  gradient of the sink: once for each row, before the other gradients\n";
     return text;
@@ -310,7 +310,7 @@ std::string describe_gradient(const Mod& mod) {
     return text;
 }
 
-std::string describe_dependence(const Mod& mod) {
+std::string describe_dependence(const Mod& mod, std::span<const Mod> kernels) {
     std::string text = "score_mod uses " + analysis::describe(mod.dependence[mod.score]) + "\n";
     text += "mask_mod uses " + analysis::describe(mod.dependence[mod.mask]) + "\n";
     if (mod.sink != ir::kNoNode)
@@ -325,7 +325,8 @@ std::string describe_dependence(const Mod& mod) {
                                                  : std::vector<ShiftedRead>{};
     const KeyKinds kinds = kinds_of(mod);
     for (NodeId id : mod.order)
-        if (mod.program.graph[id].op == Op::read) text += describe_read(mod, shifted, kinds, id);
+        if (mod.program.graph[id].op == Op::read)
+            text += describe_read(mod, kernels, shifted, kinds, id);
     return text;
 }
 
