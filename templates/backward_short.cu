@@ -132,7 +132,8 @@ __device__ void differentiate_step(StepScores& products, StepScores& dp, Shared 
             at.shared_value = of_head.values.load(before + element);
             differentiate(products.of(key, i), dp.of(key, i),
                           seen(around, element, query, keys.of[key]), at, around.attention.scale,
-                          query, [&](const mod::Joint& joint, float d_modified) {
+                          query, [&](const mod::Joint& joint, float d_modified, bool visible) {
+                              if (!visible) return;
                               mod::sum_gradients(at, joint, d_modified, sums);
                               of_head.gradients.add(before + element, joint, d_modified);
                           });

@@ -6,6 +6,7 @@
 #include "cuda/kernel_gradients.h"
 #include "cuda/policy.h"
 #include "passes/element_sums.h"
+#include "passes/term_gradient.h"
 #include "support/text.h"
 
 namespace flexc::cuda {
@@ -41,6 +42,18 @@ void add(Body& body, const SymbolTable& symbols, NodeId read, const std::string&
               data + (offset.empty() ? "" : " + " + offset) + ", " + value + ");");
 }
 
+// The elements of a tile for which a term's read has one address.
+std::string_view line_of(Place place) {
+    switch (place) {
+    case Place::launch:
+    case Place::head: return "tile";
+    case Place::row: return "row";
+    case Place::column: return "column";
+    case Place::element: break;
+    }
+    return "none";
+}
+
 // Adds the gradients of one counter's terms, in a loop over them. What the partials share, and the
 // score, come with the joint values.
 void add_terms(Body& each, const SymbolTable& symbols, NodeId counter,
@@ -48,8 +61,10 @@ void add_terms(Body& each, const SymbolTable& symbols, NodeId counter,
     each.loop(counter, [&](Body& inside) {
         inside.compute(gradient_roots(symbols.mod(), gradients, {&passes::ReadGradient::partial}));
         for (const passes::ReadGradient& gradient : gradients)
-            add(inside, symbols, gradient.read, inside.text(gradient.partial) + " * d_modified",
-                "");
+            inside.line(formatted("add(Line::{}, {}, {} * d_modified);",
+                                  line_of(passes::place_of_term(symbols.mod(), gradient.read)),
+                                  inside.gradient_address(gradient.read),
+                                  inside.text(gradient.partial)));
     });
 }
 
@@ -64,13 +79,27 @@ void take_carried(Body& body, const SymbolTable& symbols, const std::vector<Node
     }
 }
 
-// Adds an element's gradients to memory: of_element, and all of sums' terms.
+// Adds an element's gradients to memory.
 Body adding(const SymbolTable& symbols, const std::vector<passes::ReadGradient>& gradients,
             const std::vector<Partial>& of_element) {
-    const auto of_terms = by_counter(symbols.mod(), gradients);
     std::vector<NodeId> roots;
     for (const Partial& partial : of_element)
         append_indices(roots, symbols, partial.read);
+    Body body(symbols, Place::element, "at.");
+    take_carried(body, symbols, carried(symbols, gradients));
+    body.compute(roots);
+    for (const Partial& partial : of_element)
+        add(body, symbols, partial.read, formatted("joint.partial[{}] * d_modified", partial.index),
+            "");
+    return body;
+}
+
+// The policy of gradients of sums' terms.
+std::string looped_gradients(const SymbolTable& symbols,
+                             const std::vector<passes::ReadGradient>& gradients) {
+    const auto of_terms = by_counter(symbols.mod(), gradients);
+    if (of_terms.empty()) return "";
+    std::vector<NodeId> roots;
     for (const auto& [counter, of_counter] : of_terms) {
         const std::vector<NodeId> entered =
             passes::entering(symbols.mod(), gradient_roots(symbols.mod(), of_counter,
@@ -82,10 +111,11 @@ Body adding(const SymbolTable& symbols, const std::vector<passes::ReadGradient>&
     body.compute(roots);
     for (const auto& [counter, of_counter] : of_terms)
         add_terms(body, symbols, counter, of_counter);
-    for (const Partial& partial : of_element)
-        add(body, symbols, partial.read, formatted("joint.partial[{}] * d_modified", partial.index),
-            "");
-    return body;
+    Policy policy("LoopedGradients");
+    policy.member("    template <typename Add>\n");
+    policy.function("void visit(const At& at, const Joint& joint, float d_modified, Add add)",
+                    body);
+    return policy.text();
 }
 
 // The policy of gradients that are summed along a line of a tile.
@@ -171,6 +201,7 @@ std::string emit_generic_gradients(const SymbolTable& symbols,
                      of_head.size(), of_element.size() + of_terms) +
            line_gradients(symbols, "RowGradients", of_row) +
            line_gradients(symbols, "ColumnGradients", of_column) +
+           looped_gradients(symbols, gradients) +
            device_function("void add_gradients(const At& at, const Joint& joint, float d_modified)",
                            adding(symbols, gradients, of_element)) +
            device_function("void sum_gradients(const At& at, const Joint& joint, float d_modified, "

@@ -26,7 +26,7 @@ __device__ inline mod::At element_found_again(const Surroundings& around, const 
 
 // Replaces product (q k') by the weight, P, and dp (d_out v') by the gradient with respect to the
 // score before the mod, dS. Hidden elements become zero by selection, so that nothing that a mod
-// returns there matters. add(joint, d_modified) adds gradients of what the mod reads.
+// returns there matters. add(joint, d_modified, visible) adds gradients of what the mod reads.
 template <typename Add>
 __device__ inline void differentiate(float& product, float& dp, bool visible, const mod::At& at,
                                      float scale, const ScoreRow& row, Add add) {
@@ -34,7 +34,7 @@ __device__ inline void differentiate(float& product, float& dp, bool visible, co
     visible = visible && !(mod::kHasScoreMod && joint.score == negative_infinity());
     const float p = exp2_fast((joint.score - row.reference_score) * kLog2E - row.lse_log2);
     const float d_modified = p * (dp - row.delta);
-    if (visible) add(joint, d_modified);
+    add(joint, d_modified, visible);
     product = visible ? p : 0;
     dp = visible ? d_modified * joint.d_score : 0;
 }
@@ -190,12 +190,19 @@ __device__ void differentiate_all(Scores& products, Scores& dp, const Surroundin
             const mod::At at = element_found_again(around, row_values, column_values);
             differentiate(products.at(row, column / 2, column % 2),
                           dp.at(row, column / 2, column % 2), visible, at, around.attention.scale,
-                          row_values, [&](const mod::Joint& joint, float d_modified) {
-                              mod::sum_gradients(at, joint, d_modified, sums);
-                              row_sums[row].add(joint, d_modified);
-                              column_sum.add(joint, d_modified);
-                              weighted.add(row, column, joint, d_modified);
-                              mod::add_gradients(at, joint, d_modified);
+                          row_values,
+                          [&](const mod::Joint& joint, float d_modified, bool is_added) {
+                              if (is_added) {
+                                  mod::sum_gradients(at, joint, d_modified, sums);
+                                  row_sums[row].add(joint, d_modified);
+                                  column_sum.add(joint, d_modified);
+                                  weighted.add(row, column, joint, d_modified);
+                                  mod::add_gradients(at, joint, d_modified);
+                              }
+                              mod::LoopedGradients::visit(
+                                  at, joint, d_modified, [&](mod::Line line, auto* to, float term) {
+                                      add_along(line, to, is_added ? term : 0);
+                                  });
                           });
         },
         [&](int row, const ScoreRow& values) {

@@ -1,6 +1,6 @@
-// Sums of gradients along the rows and the columns of a warp's rectangle of a tile: of reads that
-// depend on the query alone, or on the key alone. A line's lanes add up what they have, and one of
-// them adds that to memory.
+// Sums of gradients along the rows and the columns of a warp's rectangle of a tile. A line's lanes
+// add up what they have, and one of them adds that to memory. Thread 4 g + t holds columns 2t and
+// 2t + 1 of row g.
 #pragma once
 
 #include "sm80/backward_mma.cuh"
@@ -8,8 +8,23 @@
 
 namespace sm80 {
 
-// kFirst, kLast: lanes whose numbers differ in the bits between these share the line.
-template <typename Gradients, int kFirst, int kLast> class LineSum {
+// Lanes that share a line: their numbers differ in the bits from kFirst to kLast.
+template <int kFirst, int kLast> struct LanesOfLine {
+    static __device__ bool is_first() { return (lane_index() & (2 * kLast - kFirst)) == 0; }
+    // Called by all lanes of the warp.
+    static __device__ float sum(float x) {
+#pragma unroll
+        for (int lane = kFirst; lane <= kLast; lane *= 2)
+            x += __shfl_xor_sync(0xffffffffu, x, lane);
+        return x;
+    }
+};
+using LanesOfRow = LanesOfLine<1, 2>;
+using LanesOfColumn = LanesOfLine<4, 16>;
+using LanesOfTile = LanesOfLine<1, 16>;
+
+// Of reads that depend on the query alone, or on the key alone.
+template <typename Gradients, typename Lanes> class LineSum {
     static constexpr int kCount = Gradients::kCount;
     float sums_[kCount ? kCount : 1] = {};
 
@@ -22,16 +37,29 @@ template <typename Gradients, int kFirst, int kLast> class LineSum {
         if constexpr (kCount > 0) {
 #pragma unroll
             for (float& sum : sums_)
-#pragma unroll
-                for (int lane = kFirst; lane <= kLast; lane *= 2)
-                    sum += __shfl_xor_sync(0xffffffffu, sum, lane);
-            if (exists && (lane_index() & (2 * kLast - kFirst)) == 0) Gradients::flush(at, sums_);
+                sum = Lanes::sum(sum);
+            if (exists && Lanes::is_first()) Gradients::flush(at, sums_);
         }
     }
 };
 
-// Thread 4 g + t holds columns 2t and 2t + 1 of row g.
-using RowSum = LineSum<mod::RowGradients, 1, 2>;
-using ColumnSum = LineSum<mod::ColumnGradients, 4, 16>;
+using RowSum = LineSum<mod::RowGradients, LanesOfRow>;
+using ColumnSum = LineSum<mod::ColumnGradients, LanesOfColumn>;
+
+// Adds a number of each lane to memory, once for the lanes of a line. Called by all lanes of the
+// warp.
+template <typename Lanes, typename Sum> __device__ __noinline__ void add_of_lanes(Sum* to, float term) {
+    term = Lanes::sum(term);
+    if (Lanes::is_first() && to != nullptr && term != 0) flexc_accumulate(to, term);
+}
+template <typename Sum> __device__ inline void add_along(mod::Line line, Sum* to, float term) {
+    switch (line) {
+    case mod::Line::tile: return add_of_lanes<LanesOfTile>(to, term);
+    case mod::Line::row: return add_of_lanes<LanesOfRow>(to, term);
+    case mod::Line::column: return add_of_lanes<LanesOfColumn>(to, term);
+    case mod::Line::none:
+        if (to != nullptr && term != 0) flexc_accumulate(to, term);
+    }
+}
 
 } // namespace sm80
