@@ -64,7 +64,8 @@ runtime::CudaVariants variants_of(const SharedProgram& program, CompiledPass fir
     runtime::CudaVariants result;
     result.first = loaded_by(std::move(first));
     for (const plan::Variant& variant : variants)
-        result.all.push_back({variant.calls, variant.request.sequences.most_rows});
+        result.all.push_back({variant.calls, variant.request.sequences.least_rows,
+                              variant.request.sequences.most_rows});
     result.compile = [silent, variants](std::size_t index) -> Result<runtime::CudaPass> {
         const CompileOptions& options = silent->options();
         const auto folder = Context::instance().stores.get(options.cache);

@@ -37,13 +37,15 @@ struct SequenceForm {
     std::string_view scattered_in = {};
     bool has_entry_scales = false; // each entry of the key cache has scales of its own
     int most_rows = 0;             // none has more queries or more keys; 0 for any number
+    int least_rows = 0;            // with most_rows: none has fewer queries
     bool has_few_queries = false;  // at most kMostFewRows rows of a call's queries share keys
 };
 
 // How a kernel knows which keys a query sees.
 struct MaskForm {
     bool has_block_mask = false; // a block mask says which tiles are visited
-    bool has_window = false;     // the mask is bounded by a band with both ends
+    bool has_band = false;       // the mask is bounded by a band
+    bool has_window = false;     // by one with both ends
 };
 
 // Estimates of what is computed, in instructions.

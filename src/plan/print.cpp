@@ -120,6 +120,16 @@ std::string_view calls_of(Calls calls) {
     return "";
 }
 
+std::string rows_of(const SequenceForm& sequences) {
+    if (sequences.most_rows == 0) return "";
+    if (sequences.least_rows == 0) return formatted(", of up to {} rows", sequences.most_rows);
+    return formatted(", of {} to {} rows", sequences.least_rows, sequences.most_rows);
+}
+
+std::string schedule_of(const KernelConfig& config) {
+    return config.schedule ? formatted(", schedule: {}", text_of(*config.schedule)) : "";
+}
+
 bool has_short(const std::vector<Variant>& variants) {
     return std::ranges::count(variants, Calls::short_sequences, &Variant::calls) != 0;
 }
@@ -141,10 +151,10 @@ std::string text_of(const KernelPlan& plan, const Program& program) {
             text += text_of(kernel, !program.mod().program.is_dense());
         passes += text_of(pass, called);
         for (const Variant& variant : std::span(variants).subspan(1)) {
-            const int most_rows = variant.request.sequences.most_rows;
-            others += formatted("{} for {}{}: {}\n", called, calls_of(variant.calls),
-                                most_rows == 0 ? "" : formatted(", of up to {} rows", most_rows),
-                                variant.candidates.front().entry);
+            others +=
+                formatted("{} for {}{}: {}{}\n", called, calls_of(variant.calls),
+                          rows_of(variant.request.sequences), variant.candidates.front().entry,
+                          schedule_of(variant.candidates.front()));
         }
     };
     add(plan.forward, "forward");

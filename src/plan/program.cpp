@@ -124,6 +124,7 @@ KernelRequest Program::common_request() const {
     if (options_.query_layout == Layout::ragged) request.sequences.scattered_in = keys.things;
     request.sequences.has_entry_scales = options_.kv_dtype && !keys.is_in_order;
     request.mask.has_block_mask = needs_block_mask_;
+    request.mask.has_band = !mod_.band.low.empty() || !mod_.band.high.empty();
     request.mask.has_window = !mod_.band.low.empty() && !mod_.band.high.empty();
     request.work.of_score =
         score_work(mod_, options_.dtype == DType::bf16 ? passes::Precision::rough

@@ -104,6 +104,26 @@ void add_short_variants(const Program& program, const KernelRequest& request,
     }
 }
 
+// Adds the variants of specialized forward kernels for many short sequences, if there are such.
+void add_specialized_short_variants(const Program& program, const KernelRequest& request,
+                                    std::vector<Variant>& variants) {
+    // Numbers of queries that fill most of their tiles of 256. With fewer than the first, all
+    // kernels wait for memory alike.
+    struct Rows {
+        int least, most;
+    };
+    static constexpr Rows kRows[] = {{129, 256}, {385, 512}};
+    // A block mask would be that of other tiles.
+    if (program.needs_block_mask() || !request.generic_because.empty()) return;
+    for (const auto& [least, most] : kRows) {
+        KernelRequest of_short = request;
+        of_short.sequences.least_rows = least;
+        of_short.sequences.most_rows = most;
+        Variant of_rows = make_variant(program, Calls::short_sequences, std::move(of_short));
+        if (!of_rows.candidates.empty()) variants.push_back(std::move(of_rows));
+    }
+}
+
 Result<std::optional<ForwardSchedule>> asked_schedule(const Program& program) {
     const std::string& text = program.options().schedule;
     if (text.empty()) return std::optional<ForwardSchedule>();
@@ -193,8 +213,10 @@ Result<std::vector<Variant>> forward_variants(const Program& program) {
     if (auto checked = check_request(program.options(), request); !checked) return checked.error();
     request.schedule = *schedule;
     std::vector<Variant> variants = {make_variant(program, Calls::usual, request)};
-    if (has_short_kernels(program, program.options().forward_kernel == ForwardKernel::automatic))
+    if (has_short_kernels(program, program.options().forward_kernel == ForwardKernel::automatic)) {
         add_short_variants(program, request, variants);
+        add_specialized_short_variants(program, request, variants);
+    }
     if (why_no_few_kernels(program).empty()) {
         KernelRequest of_few = generic_request(request);
         of_few.generic_because = "queries are few";

@@ -27,7 +27,7 @@ struct CudaPass {
 
 struct CudaVariant {
     plan::Calls calls;
-    int most_rows; // SequenceForm::most_rows
+    int least_rows, most_rows; // of SequenceForm
 };
 
 // The variants of a pass, as in plan::KernelPlan. Those after the first are compiled when a plan

@@ -21,7 +21,7 @@ std::optional<std::size_t> variant_by_size(std::span<const CudaVariant> variants
     const auto found = std::ranges::find_if(variants, [&](const CudaVariant& variant) {
         switch (variant.calls) {
         case plan::Calls::short_sequences:
-            return sequences >= plan::kManySequences &&
+            return sequences >= plan::kManySequences && attention.q_len >= variant.least_rows &&
                    std::max(attention.q_len, attention.kv_len) <= variant.most_rows;
         case plan::Calls::few_queries:
             return plan::has_few_rows(sizes) && plan::are_few_faster(sizes, visible_keys);

@@ -25,8 +25,9 @@ constexpr bool kCopiesKeys = mod::kSizes.copies_keys;
 using KeyOrder = Select<mod::kSizes.shifted_end_bytes != 0, Interleaved, Descending>;
 constexpr bool kHasCopiers = kCopiesBiases || kCopiesKeys; // threads beside the producer
 // Registers of a thread after setmaxnreg; in sum no more than the launch gave the block.
-constexpr int kProducerRegisters = kConsumers == 3 ? 32 : kReadsShifts ? 88 : kHasCopiers ? 72 : 40;
-constexpr int kConsumerRegisters = kConsumers == 3 ? 160
+constexpr int kProducerRegisters = kConsumers >= 3 ? 32 : kReadsShifts ? 88 : kHasCopiers ? 72 : 40;
+constexpr int kConsumerRegisters = kConsumers == 4   ? 112
+                                   : kConsumers == 3 ? 160
                                    : kReadsShifts  ? 208
                                    : kHasCopiers   ? 216
                                                    : 232;

@@ -30,10 +30,13 @@ class RandomCases : public test::RandomChoices {
         one.heads = one.kv_heads * (learned_ && below(4) != 0 ? 1 : 1 + below(3));
         one.batch = 1024 / one.heads + 1 + below(60);
         const int most =
-            std::initializer_list<int>{16, 32, 64, 96, 128, 144, 160, 208, 256}.begin()[below(9)];
-        one.q_len = below(3) == 0 ? most : 1 + below(most);
+            std::initializer_list<int>{16, 32, 64, 96, 128, 144, 160, 197, 208, 256, 256, 512}
+                .begin()[below(12)];
+        // Of the longest, as many as fill most of their tiles.
+        const int least = most == 512 ? 385 : most >= 197 && below(2) == 0 ? 129 : 1;
+        one.q_len = below(3) == 0 ? most : least + below(most - least + 1);
         one.kv_len = below(3) == 0 ? most : 1 + below(most);
-        one.head_dim = std::initializer_list<int>{32, 64, 16, 40, 8}.begin()[below(5)];
+        one.head_dim = std::initializer_list<int>{32, 64, 64, 16, 40, 8, 80, 128}.begin()[below(8)];
         if (below(3) == 0) one.head_dim_v = std::initializer_list<int>{16, 64}.begin()[below(2)];
         one.q_offset = below(2) * below(9);
         one.kv_offset = below(2) * below(9);

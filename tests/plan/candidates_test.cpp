@@ -491,6 +491,54 @@ TEST_CASE("short sequences have small tiles, and as many blocks as memory has ro
         }
 }
 
+TEST_CASE("many short sequences have tiles of 256 queries, and as many stages as fit") {
+    for (const int rows : {256, 512})
+        for (const int head_dim : {8, 32, 64, 80, 96}) {
+            CAPTURE(rows);
+            CAPTURE(head_dim);
+            KernelRequest request = forward(90, DType::bf16, head_dim, head_dim, false);
+            const KernelConfig usual = first(request);
+            request.sequences.most_rows = rows;
+            const std::vector<KernelConfig> all = candidates(request);
+            REQUIRE(!all.empty());
+            const KernelConfig& config = all.front();
+            CHECK(config.entry == usual.entry);
+            CHECK(config.block.query_tile == 256);
+            CHECK(config.block.warps == 20);
+            CHECK(config.block.key_tile == (head_dim <= 64 ? 64 : 48));
+            CHECK(config.block.stages > usual.block.stages);
+            CHECK(config.block.shared_bytes <= shared_memory_limit(90));
+            // What spills gives way to the usual tiles.
+            CHECK(all.back().schedule ==
+                  of_hopper(forward(90, DType::bf16, head_dim, head_dim, false)).back().schedule);
+        }
+}
+
+TEST_CASE("short sequences with wide heads have short tiles of keys where a band hides some") {
+    KernelRequest request = forward(90, DType::bf16, 128, 128, false);
+    for (const bool has_band : {false, true})
+        for (const int rows : {256, 512}) {
+            request.mask.has_band = has_band;
+            request.sequences.most_rows = rows;
+            const std::vector<KernelConfig> all = candidates(request);
+            REQUIRE(all.empty() == (!has_band || rows > 256));
+            if (all.empty()) continue;
+            CHECK(all.front().block.query_tile == 128);
+            CHECK(all.front().block.key_tile == 64);
+            CHECK(all.front().block.stages == 5);
+        }
+}
+
+TEST_CASE("a dense bias of short sequences that has no registers left runs as usual") {
+    KernelRequest request = forward(90, DType::bf16, 64, 64, true);
+    request.sequences.most_rows = 256;
+    request.terms.plain.bias_bytes = 2;
+    CHECK(first(request).block.query_tile == 256);
+    CHECK(first(request).spills.tolerated > 0);
+    request.terms.plain.bias_bytes = 4;
+    CHECK(candidates(request).empty());
+}
+
 TEST_CASE("sequences that do not fit in shared memory have no backward of short ones") {
     KernelRequest request = generic_forward(86, DType::f32, 32, 32, true);
     request.kind = KernelKind::backward_fused;

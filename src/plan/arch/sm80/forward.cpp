@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <span>
 #include <string>
 
@@ -72,10 +73,12 @@ constexpr BlockShape kShortShapes[] = {
     {16, 16, 1, 1}, {32, 32, 1, 1}, {64, 64, 2, 1}, {96, 48, 3, 2}};
 
 // Returns the kernel for short sequences, then the same kernel with half as many resident blocks,
-// which is compiled if the first one spills.
+// which is compiled if the first one spills. None if there is none for so many rows.
 std::vector<KernelConfig> short_candidates(const KernelRequest& request) {
-    const BlockShape& shape =
-        *std::ranges::find(kShortShapes, request.sequences.most_rows, &BlockShape::query_tile);
+    const auto* const found =
+        std::ranges::find(kShortShapes, request.sequences.most_rows, &BlockShape::query_tile);
+    if (found == std::end(kShortShapes)) return {};
+    const BlockShape& shape = *found;
     KernelConfig config = configured(request, shape);
     config.template_path = "forward_short.cu";
     config.entry = "flexc_forward_short";

@@ -34,18 +34,28 @@ constexpr std::array kIndex2dShapes = {
     ForwardSchedule{2, 80, 1, true},  ForwardSchedule{2, 64, 1, true},
     ForwardSchedule{2, 48, 1, true},
 };
+// Shapes for many short sequences, best first. A tile of four warpgroups has all queries of most of
+// them, so that their keys are loaded once.
+constexpr std::array kSequenceShapes = {
+    ForwardSchedule{kMostWarpgroups, 64, 2, true},
+    ForwardSchedule{kMostWarpgroups, 48, 2, true},
+    ForwardSchedule{2, 64, 2, true},
+};
 constexpr int kLeastStep = 16; // in keys: the difference of neighbouring tile sizes
 
 bool suits(const Choice& choice) {
     const auto& [request, shape, reads] = choice;
     // With wider outputs, masks and mods spill or MMAs are serialised.
     constexpr int kWidestOfThree = 96;
-    if (shape.consumers == 3 && padded_columns(request.head_dim_v) > kWidestOfThree) return false;
+    if (shape.consumers >= 3 && padded_columns(request.head_dim_v) > kWidestOfThree) return false;
     const bool has_copiers = terms_of(request, reads).bias_bytes > 0 ||
                              reads == Reads::with_shifts || reads == Reads::plain_with_copied_keys;
     // Nor have three warpgroups registers for what many elements bring into the terms of sums.
     const bool has_sums = sums_of(request, reads).count != 0;
-    if ((has_copiers || has_sums) && shape.consumers == 3) return false;
+    // Four have, barely, for a narrow dense bias, which so many rows read at once.
+    const bool copies_bias = shape.consumers == kMostWarpgroups &&
+                             terms_of(request, reads).bias_bytes == 2 && reads == Reads::plain;
+    if (((has_copiers && !copies_bias) || has_sums) && shape.consumers >= 3) return false;
     return accumulators(choice) <= accumulator_limit(choice) &&
            shared_bytes(choice) <= shared_memory_limit(request.arch);
 }
@@ -86,11 +96,13 @@ int tolerated_spills(const Choice& choice, const ::sm90::ForwardSizes& sizes) {
     // Spills outside the loop, or in the warp that finds the order of keys, cost less than having a
     // warpgroup less.
     constexpr int kSpillsOutside = 8;
+    constexpr int kSpillsOfFour = 160; // with a dense bias, whose tiles others load more often
     if (request.work.is_long) return kSpillsOfLong;
     if (reads == Reads::with_shifts) return kSpillsOfShifts;
     if (reads == Reads::with_aligned_tables ||
         (reads == Reads::with_tables && request.terms.with_tables.computes_much()))
         return kSpillsOfTables;
+    if (shape.consumers == kMostWarpgroups && sizes.bias_bytes != 0) return kSpillsOfFour;
     const bool spills_outside =
         sizes.kind_copies != 0 || sizes.pair_kinds != 0 || starts_at_highest(request, reads);
     return spills_outside ? kSpillsOutside : 0;
@@ -149,7 +161,7 @@ bool suits_tables(const KernelRequest& request, const ForwardSchedule& shape) {
     const TableTerms& terms = request.terms.with_tables;
     // Values that are computed for each element leave too few registers.
     if (terms.computes_indices &&
-        (shape.consumers == 3 || (terms.computes_much() && !terms.copies_indices)))
+        (shape.consumers >= 3 || (terms.computes_much() && !terms.copies_indices)))
         return false;
     // Limit for the unrolled code of a warp's keys, which exists for tables on chip and in memory:
     // more takes several times as long to compile, and spills.
@@ -161,7 +173,7 @@ bool suits_tables(const KernelRequest& request, const ForwardSchedule& shape) {
 
 bool suits_aligned_tables(const KernelRequest& request, const ForwardSchedule& shape) {
     // With tabulated values, three warpgroups are slower than two.
-    if (shape.consumers == 3 && staged_values(request, Reads::with_aligned_tables).any())
+    if (shape.consumers >= 3 && staged_values(request, Reads::with_aligned_tables).any())
         return false;
     return aligned_step(request, shape) != 0 &&
            table_words({request, shape, Reads::with_aligned_tables}) &&
@@ -266,6 +278,30 @@ std::vector<Choice> choices_for(const KernelRequest& request) {
     return choices;
 }
 
+// Whether a shape for many short sequences is faster than the usual one, which handles reads so.
+bool suits_sequences(const Choice& choice, Reads usual) {
+    const auto& [request, shape, reads] = choice;
+    const bool is_alike = reads == usual || (stages_tables(reads) && stages_tables(usual));
+    if (!is_alike || !suits(choice)) return false;
+    if (shape.consumers == kMostWarpgroups) return true;
+    // Wide outputs leave registers for two warpgroups. Short tiles of keys gain where a band hides
+    // whole ones of those few that a sequence has.
+    constexpr int kFewRows = 256;
+    return !suits({request, kSequenceShapes.front(), reads}) && !has_wide_heads(request) &&
+           request.mask.has_band && request.sequences.most_rows <= kFewRows &&
+           reads == Reads::plain && terms_of(request, reads).bias_bytes == 0;
+}
+
+// Returns the shapes made for many short sequences, best first.
+std::vector<Choice> choices_for_sequences(const KernelRequest& request, Reads usual) {
+    std::vector<Choice> choices;
+    for (const ForwardSchedule& shape : kSequenceShapes) {
+        const Choice choice{request, shape, reads_of(request, shape)};
+        if (suits_sequences(choice, usual)) choices.push_back(choice);
+    }
+    return choices;
+}
+
 // If `next` is only a step smaller, lets it be skipped when `config` spills more bytes than a step
 // can save. Three warpgroups, which have the fewest registers, can save more than 128 bytes. What
 // many reads of each element need hardly depends on the tile.
@@ -274,7 +310,8 @@ void pass_over_step(const KernelRequest& request, KernelConfig& config, const Ke
     const ForwardSchedule &shape = *config.schedule, &smaller = *next.schedule;
     if (shape.consumers != smaller.consumers || shape.overlaps != smaller.overlaps ||
         config.decomposition.stages_tables() != next.decomposition.stages_tables() ||
-        config.sum_elements != next.sum_elements || shape.key_tile - smaller.key_tile > kLeastStep)
+        config.sum_elements != next.sum_elements || smaller.key_tile > shape.key_tile ||
+        shape.key_tile - smaller.key_tile > kLeastStep)
         return;
     config.spills.saving_forms = 1;
     config.spills.savable = request.work.reads_much() ? kSavableOfReads : kSavable;
@@ -333,22 +370,31 @@ std::vector<KernelConfig> forward_candidates(const KernelRequest& asked) {
         return {config};
     }
     std::vector<KernelConfig> candidates;
-    const auto add_choices = [&](const KernelRequest& of) {
-        for (const Choice& choice : choices_for(of)) {
-            KernelConfig config = configured({of, tuned_schedule(choice), choice.reads});
+    const auto add_all = [&](const std::vector<Choice>& choices) {
+        for (const Choice& choice : choices) {
+            KernelConfig config =
+                configured({choice.request, tuned_schedule(choice), choice.reads});
             if (!candidates.empty())
                 config.reason += "; larger tiles spilled registers or serialised products";
             candidates.push_back(std::move(config));
         }
     };
-    add_choices(request);
+    const auto add_choices = [&](const KernelRequest& of) { add_all(choices_for(of)); };
+    KernelRequest usual = request;
+    usual.sequences.most_rows = 0;
+    if (request.sequences.most_rows != 0) {
+        const std::vector<Choice> others = choices_for(usual);
+        if (!others.empty()) add_all(choices_for_sequences(request, others.front().reads));
+        if (candidates.empty()) return candidates;
+    }
+    add_choices(usual);
     if (!candidates.empty() && candidates.front().sum_elements != 0) {
         // Loops of each element take longer than what so many bytes do, most of them outside of the
         // loop over terms.
         constexpr int kSpillsOfSums = 256;
         candidates.resize(1);
         candidates.front().spills.tolerated = kSpillsOfSums;
-        add_choices(with_sums_one_by_one(request));
+        add_choices(with_sums_one_by_one(usual));
     }
     // Spilling these bytes costs less than what follows: reading tables from memory, or the generic
     // kernel, which has half the speed.

@@ -22,6 +22,9 @@ enum class Reads : std::uint8_t {
     with_shifts
 };
 
+// Consumer warpgroups of a block: so many for many short sequences alone.
+constexpr int kMostWarpgroups = 4;
+
 // A kernel for a request: how its blocks divide their work, and how it handles reads.
 struct Choice {
     const KernelRequest& request;

@@ -81,6 +81,21 @@ int shifted_end_bytes(const Choice& choice) {
     return sizes;
 }
 
+// Returns the stages of keys and values for short sequences: as many as fit, so that those of the
+// next are loaded while one is computed.
+int stages_of_sequences(::sm90::ForwardSizes sizes, int limit) {
+    constexpr int kMost = 8;
+    const auto fit = [&](int stages) {
+        sizes.stages = stages;
+        const ::sm90::ForwardLayout layout = ::sm90::forward_layout(sizes);
+        return layout.bytes <= limit && layout.header_bytes <= layout.unit;
+    };
+    int stages = kForwardStages;
+    while (stages < kMost && fit(stages + 1))
+        ++stages;
+    return stages;
+}
+
 // Returns the words after the slices. Aligned tiles read past a slice; those values are unused, but
 // the memory must belong to the block.
 int words_behind(Reads reads) { return reads == Reads::with_aligned_tables ? 256 : 0; }
@@ -127,10 +142,13 @@ std::optional<TableWords> table_words(const Choice& choice) {
 
 ::sm90::ForwardSizes sizes_of(const Choice& choice) {
     ::sm90::ForwardSizes sizes = sizes_without_tables(choice);
-    if (!stages_tables(choice.reads)) return sizes;
-    const auto words = table_words(choice);
-    sizes.table_words = words ? words->sum() + words_behind(choice.reads) : 0;
-    sizes.table_stages = words ? words->stages : 0;
+    if (stages_tables(choice.reads)) {
+        const auto words = table_words(choice);
+        sizes.table_words = words ? words->sum() + words_behind(choice.reads) : 0;
+        sizes.table_stages = words ? words->stages : 0;
+    }
+    if (choice.request.sequences.most_rows != 0)
+        sizes.stages = stages_of_sequences(sizes, shared_memory_limit(choice.request.arch));
     return sizes;
 }
 
@@ -145,6 +163,8 @@ int accumulators(const Choice& choice) {
 
 int accumulator_limit(const Choice& choice) {
     const auto& [request, shape, reads] = choice;
+    // With a bias more than otherwise, as tolerated_spills() allows.
+    if (shape.consumers == kMostWarpgroups) return biases(choice) != 0 ? 96 : 84;
     if (shape.consumers == 3) return 128;
     const bool has_fewer =
         terms_of(request, reads).bias_bytes > 2 || reads == Reads::plain_with_copied_keys;

@@ -35,7 +35,7 @@ ForwardSchedule tuned_schedule(const Choice& choice) {
     const KernelRequest& request = choice.request;
     const Reads reads = choice.reads;
     ForwardSchedule schedule = choice.shape;
-    const bool is_wide = has_wide_heads(request), has_three = schedule.consumers == 3;
+    const bool is_wide = has_wide_heads(request), has_three = schedule.consumers >= 3;
     // In these cases the softmax is the one of no score mod.
     const bool adds_to_products =
         starts_at_highest(request, reads) ||
@@ -57,6 +57,11 @@ ForwardSchedule tuned_schedule(const Choice& choice) {
     schedule.rescales_after = rescales_first                              ? 0
                               : reads == Reads::by_index_2d || adds_terms ? 4
                                                                           : 8;
+    if (schedule.consumers == kMostWarpgroups) {
+        // So many need no turns: some compute while others wait. Nor have they registers to spare.
+        schedule.ping_pong = PingPong::none;
+        schedule.rescales_after = 0;
+    }
     return schedule;
 }
 

@@ -1,5 +1,6 @@
 // Limits of Hopper's kernels, and the steps of their forward and backward.
 #include "plan/arch/sm80/sm80.h"
+#include "plan/arch/sm90/forward_choice.h"
 #include "plan/arch/sm90/sm90.h"
 
 #include <numeric>
@@ -136,6 +137,8 @@ PassPlan forward(const Program& program, const KernelConfig& main) {
     pass.small_buffers = small_buffers(program.mod());
     const auto& [mod, parts] = program.decomposed(main.decomposition);
     if (parts.bias_read != ir::kNoNode) pass.copied_biases = {copied_bias_of(mod, parts.bias_read)};
+    // Threads that copy biases which TMA cannot have fewer registers there than in other kernels.
+    if (main.schedule->consumers == kMostWarpgroups) pass.tiled_biases = pass.copied_biases;
     if (forward.tabulates()) add_tabulated(forward, parts.kinds, pass);
     Launch attend = launch_of(0, main, query_tiles(program, main.block.query_tile));
     attend.is_persistent = attend.has_queue = true;
