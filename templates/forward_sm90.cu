@@ -3,7 +3,7 @@
 //
 // One producer thread loads queries, keys and values through TMA: tiles of keys from the last to
 // the first, or starting where most is added to scores. Keys that TMA cannot load, or loads slowly,
-// are copied by other threads of the producer warpgroup. Two or three consumer warpgroups of 64
+// are copied by other threads of the producer warpgroup. Two to four consumer warpgroups of 64
 // rows each compute S = Q K^T from shared memory, the softmax in registers, and O += P V with P
 // from registers. As in FlashAttention-3, PV of one tile of keys overlaps the softmax of the next,
 // and warpgroups take turns (ping-pong), so that one issues MMAs while another computes softmax.

@@ -76,7 +76,7 @@ struct OfflineResult {
 // Kinds of calls that need kernels of their own, which a pack should then include.
 struct OfflineCalls {
     bool any_layout = false;      // of unusual strides or alignment
-    bool short_sequences = false; // at least 1,024 sequences, heads counted, of at most 256 rows
+    bool short_sequences = false; // at least 1,024 sequences, heads counted, of at most 512 rows
     bool few_queries = false;     // dense, with at most 64 queries of all heads that share keys
 };
 Result<OfflineResult> compile_offline(std::string_view text, const CompileOptions& options,

@@ -490,7 +490,7 @@ typedef struct flexc_offline flexc_offline;
 enum {
     /* Of unusual strides or alignment. */
     FLEXC_OFFLINE_ANY_LAYOUT = 1,
-    /* Of at least 1,024 sequences, heads counted, of at most 256 rows. */
+    /* Of at least 1,024 sequences, heads counted, of at most 512 rows. */
     FLEXC_OFFLINE_SHORT_SEQUENCES = 2,
     /* Of dense tensors, with at most 64 queries of all heads that share keys. */
     FLEXC_OFFLINE_FEW_QUERIES = 4

@@ -90,7 +90,7 @@ void add_compile(CommandLine program) {
                    "Write a pack into this folder: with FLEXC_PACK=DIR the program needs no NVRTC",
                    {.file = true});
     command.flag("--short-sequences", options->short_sequences,
-                 "Also what calls with 1,024 sequences and more of at most 256 rows need");
+                 "Also what calls with 1,024 sequences and more of at most 512 rows need");
     command.flag("--few-queries", options->few_queries,
                  "Also what calls with at most 64 queries of all heads that share keys need");
     command.flag("--no-cache", options->no_cache, "Neither read nor write the kernel cache");
