@@ -75,7 +75,7 @@ struct OfflineResult {
 };
 // Kinds of calls that need kernels of their own, which a pack should then include.
 struct OfflineCalls {
-    bool any_layout = false;      // of unusual strides or alignment
+    bool any_layout = false;      // of unusual strides or alignment, or with unusually large tables
     bool short_sequences = false; // at least 1,024 sequences, heads counted, of at most 512 rows
     bool few_queries = false;     // dense, with at most 64 queries of all heads that share keys
 };

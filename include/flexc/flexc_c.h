@@ -488,7 +488,7 @@ FLEXC_API flexc_status flexc_explain(const char* text, const char* stage,
  * need kernels of their own, for which a pack should have them. */
 typedef struct flexc_offline flexc_offline;
 enum {
-    /* Of unusual strides or alignment. */
+    /* Of unusual strides or alignment, or with unusually large tables. */
     FLEXC_OFFLINE_ANY_LAYOUT = 1,
     /* Of at least 1,024 sequences, heads counted, of at most 512 rows. */
     FLEXC_OFFLINE_SHORT_SEQUENCES = 2,

@@ -17,22 +17,20 @@ namespace {
 
 class TableEmitter {
   public:
-    TableEmitter(const SymbolTable& symbols, const passes::ReadGradient& gradient)
-        : symbols_(symbols), gradient_(gradient), node_(symbols.node(gradient.read)),
+    TableEmitter(const SymbolTable& symbols, const passes::ReadGradient& gradient,
+                 const plan::BackwardStorage& storage)
+        : symbols_(symbols), gradient_(gradient), storage_(storage),
+          node_(symbols.node(gradient.read)),
           dims_(passes::varying_dims(symbols.mod(), gradient.read)) {
         for (const std::uint32_t dim : dims_)
             indices_.push_back(node_.operands[dim]);
     }
 
-    // counts: the kernel has copies of all entries.
-    std::string text(int number, bool counts) const {
-        const int entries = passes::table_entries(symbols_.mod(), gradient_);
+    std::string text(int number) const {
         return formatted("template <> struct TableGradient<{}> {{\n"
                          "    static constexpr bool kIsSeparable = {};\n"
                          "    static constexpr int kDims = {};\n{}",
-                         number, gradient_.is_separable, dims_.size(),
-                         counts ? formatted("    static constexpr int kEntries = {};\n", entries)
-                                : "") +
+                         number, gradient_.is_separable, dims_.size(), entries()) +
                kinds() + factor() + (gradient_.is_separable ? indices() : indices_by_parts()) +
                of_dims("int", Kind::buffer_extent) + of_dims("long long", Kind::gradient_stride) +
                slice() + "};\n";
@@ -45,6 +43,20 @@ class TableEmitter {
         const ir::Dim& extent = symbols_.mod().program.buffers[node_.symbol].dims[dim];
         return extent.is_constant() ? integer_literal(extent.constant, CType::wide)
                                     : body.argument({Kind::buffer_extent, node_.symbol, dim});
+    }
+
+    // A kernel with copies of all entries takes tables of few alone.
+    std::string narrow_extent(const Body& body, std::uint32_t dim) const {
+        const std::string wide = extent(body, dim);
+        return storage_.entries_are_bound
+                   ? formatted("static_cast<int>({})", wide)
+                   : formatted("static_cast<int>(flexc_min({}, 0x7fffffffll))", wide);
+    }
+
+    std::string entries() const {
+        if (storage_.entries == 0 || storage_.entries_are_bound) return "";
+        return formatted("    static constexpr int kEntries = {};\n",
+                         passes::table_entries(symbols_.mod(), gradient_).known);
     }
 
     std::string kinds() const {
@@ -131,11 +143,10 @@ class TableEmitter {
     std::string of_dims(std::string_view type, Kind kind) const {
         Body body = this->body();
         for (std::size_t i = 0; i < dims_.size(); ++i)
-            body.line(kind == Kind::buffer_extent
-                          ? formatted("values[{}] = static_cast<int>(flexc_min({}, 0x7fffffffll));",
-                                      i, extent(body, dims_[i]))
-                          : formatted("values[{}] = {};", i,
-                                      body.argument({kind, node_.symbol, dims_[i]})));
+            body.line(formatted("values[{}] = {};", i,
+                                kind == Kind::buffer_extent
+                                    ? narrow_extent(body, dims_[i])
+                                    : body.argument({kind, node_.symbol, dims_[i]})));
         return member_function(formatted("void {}(const At& at, {} (&values)[kDims])",
                                          kind == Kind::buffer_extent ? "extents" : "strides", type),
                                body.statements());
@@ -177,6 +188,7 @@ class TableEmitter {
 
     const SymbolTable& symbols_;
     const passes::ReadGradient& gradient_;
+    const plan::BackwardStorage& storage_;
     const ir::Node& node_;
     std::vector<std::uint32_t> dims_;
     std::vector<NodeId> indices_;
@@ -198,7 +210,7 @@ std::string emit_table_gradients(const SymbolTable& symbols, const plan::KernelC
             weighted += formatted("table == {} || ", count);
             weighted_partial = static_cast<int>(i);
         }
-        tables += TableEmitter(symbols, gradient).text(count++, config.storage.entries > 0);
+        tables += TableEmitter(symbols, gradient, config.storage).text(count++);
     }
     Policy policy("TableGradients");
     policy.constant("kCount", count);
@@ -211,6 +223,7 @@ std::string emit_table_gradients(const SymbolTable& symbols, const plan::KernelC
     }
     policy.constant("kEntries", config.storage.entries);
     policy.constant("kCopyShift", config.storage.entry_copy_shift);
+    policy.constant("kEntriesAreBound", config.storage.entries_are_bound);
     policy.constant("kOfKinds", count == 1 || config.storage.kind_words > 0 ? of_kinds : -1, -1);
     policy.constant("kKindWords", config.storage.kind_words);
     return policy.text() +

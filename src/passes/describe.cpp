@@ -92,7 +92,7 @@ std::string describe_sum(const Mod& mod, const ReadGradient& gradient) {
                          gradient.is_weighted ? ", from a tile of its elements beside that of dS"
                                               : "");
     std::string text(description(gradient, sum));
-    if (sum == GradientSum::table && entries_of_elements(mod) > 0)
+    if (sum == GradientSum::table && entries_of_elements(mod).exist())
         return formatted(
             "by the threads that have dS, in copies of all entries on chip, which stay from "
             "tile to tile, where this kernel or one of its own has room, else {}",

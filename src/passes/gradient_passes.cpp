@@ -178,7 +178,7 @@ class Sharing {
 // kernel without tables sums over diagonals.
 Indices tables_of_elements(const Mod& mod) {
     Indices tables;
-    if (entries_of_elements(mod) == 0) return tables;
+    if (!entries_of_elements(mod).exist()) return tables;
     for (std::size_t i = 0; i < mod.gradients.size(); ++i) {
         const ReadGradient& gradient = mod.gradients[i];
         if (gradient_sum(mod, gradient, {.sums_tables = true}) == GradientSum::table &&

@@ -243,31 +243,41 @@ std::vector<std::uint32_t> varying_dims(const Mod& mod, NodeId read) {
     return dims;
 }
 
-int table_entries(const Mod& mod, const ReadGradient& gradient) {
+EntryCount table_entries(const Mod& mod, const ReadGradient& gradient) {
     constexpr std::int64_t kMost = 1 << 15;
     const ir::Node& read = mod.program.graph[gradient.read];
     std::int64_t entries = 1;
+    int sizes = 0, lengths = 0;
     for (const std::uint32_t at : varying_dims(mod, gradient.read)) {
         const ir::Dim& dim = mod.program.buffers[read.symbol].dims[at];
-        if (!dim.is_constant() || dim.constant < 1 || dim.constant > kMost) return 0;
+        if (!dim.is_constant()) {
+            ++sizes;
+            lengths += dim.size == ir::kQLen || dim.size == ir::kKvLen;
+            continue;
+        }
+        if (dim.constant < 1 || dim.constant > kMost) return {};
         entries *= dim.constant;
-        if (entries > kMost) return 0;
+        if (entries > kMost) return {};
     }
-    return static_cast<int>(entries);
+    // No call of usual lengths has few entries for each query and key.
+    if (lengths > 1) return {};
+    return sizes == 0 ? EntryCount{.known = static_cast<int>(entries)}
+                      : EntryCount{.is_bound = true};
 }
 
-int entries_of_elements(const Mod& mod) {
-    if (!sums_tables(mod) || weighs_tables(mod) || sums_grids(mod)) return 0;
-    int entries = 0;
+EntryCount entries_of_elements(const Mod& mod) {
+    if (!sums_tables(mod) || weighs_tables(mod) || sums_grids(mod)) return {};
+    EntryCount entries;
     bool all_are_separable = true;
     for (const ReadGradient& gradient : mod.gradients) {
         if (gradient_sum(mod, gradient, {.sums_tables = true}) != GradientSum::table) continue;
-        const int of_table = table_entries(mod, gradient);
-        if (of_table == 0) return 0;
-        entries += of_table;
+        const EntryCount of_table = table_entries(mod, gradient);
+        if (!of_table.exist()) return {};
+        entries.known += of_table.known;
+        entries.is_bound = entries.is_bound || of_table.is_bound;
         all_are_separable = all_are_separable && gradient.is_separable;
     }
-    return all_are_separable ? 0 : entries;
+    return all_are_separable ? EntryCount{} : entries;
 }
 
 bool has_sums_beside_entries(const Mod& mod) {

@@ -38,11 +38,18 @@ ir::NodeId table_choice(const Mod& mod, const ReadGradient& gradient);
 // The dims of a read whose index varies within a head.
 std::vector<std::uint32_t> varying_dims(const Mod& mod, ir::NodeId read);
 
-// The entries of a head of a table, if the program's text says how many there are; 0 otherwise.
-int table_entries(const Mod& mod, const ReadGradient& gradient);
+// The entries of a head of tables: of those whose extents the program's text has, and whether there
+// are others, whose extents a call binds.
+struct EntryCount {
+    int known = 0;
+    bool is_bound = false;
+    bool exist() const { return known > 0 || is_bound; }
+};
+// Those of one table; none if they are too many for any block.
+EntryCount table_entries(const Mod& mod, const ReadGradient& gradient);
 // The same of all that tiles sum as tables, if some element of one computes an index from q and kv
-// together, and dS is all that they add; 0 otherwise.
-int entries_of_elements(const Mod& mod);
+// together, and dS is all that they add; none otherwise.
+EntryCount entries_of_elements(const Mod& mod);
 // Whether the kernel that sums those tables has sums beside them that take registers: any but of
 // numbers of a head.
 bool has_sums_beside_entries(const Mod& mod);

@@ -78,6 +78,8 @@ struct BackwardStorage {
     // Instead, of all tables whose entries have copies that a block's elements are added to, and
     // the number of copies as a power of two.
     int entries = 0, entry_copy_shift = 0;
+    // A call's sizes decide how many entries and copies there are: `entries` is then the most.
+    bool entries_are_bound = false;
     int kind_words = 0; // beside table_words, for products that sum one of several tables
     int term_words = 0; // for sums of the terms of sums: for each warp that computes elements
 };

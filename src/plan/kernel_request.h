@@ -9,6 +9,7 @@
 #include "flexc/types.h"
 #include "passes/decompose.h"
 #include "passes/gradient_sum.h"
+#include "passes/table_gradient.h"
 #include "plan/element_sums.h"
 #include "plan/schedule.h"
 #include "plan/work.h"
@@ -174,7 +175,7 @@ struct BufferGradients {
     bool weighs_distances = false;   // some by distance are
     bool sums_kinds_beside = false;  // of several tables, products may sum one
     bool adds_biases_beside = false; // some by bias_beside
-    int entries_of_elements = 0;     // passes::entries_of_elements()
+    passes::EntryCount entries_of_elements; // the function of that name
     bool has_sums_beside_entries = false;
     int by_query = 0;                // number of such
     bool by_terms = false;

@@ -12,6 +12,7 @@
 
 #include "common/arguments.h"
 #include "passes/gradient_order.h"
+#include "plan/bound_tables.h"
 #include "plan/dense_biases.h"
 #include "plan/few_work.h"
 #include "plan/kernel.h"
@@ -174,6 +175,7 @@ struct PassPlan {
     int query_offset_step = 1, key_offset_step = 1;
     std::vector<CopiedBias> tiled_biases;   // whose rows must be aligned
     std::vector<BufferWords> small_buffers; // whose offsets must fit into 32 bits
+    std::vector<BoundTables> bound_tables;  // whose entries must fit into a block's memory
 
     std::vector<CopiedBias> copied_biases; // by TMA, where its rows allow it: none or one
     StoredGradients stored_gradients;

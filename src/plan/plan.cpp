@@ -123,6 +123,7 @@ void append(PassPlan& pass, PassPlan further) {
     append_all(pass.kernels, further.kernels);
     append_all(pass.small_buffers, further.small_buffers);
     append_all(pass.tiled_biases, further.tiled_biases);
+    append_all(pass.bound_tables, further.bound_tables);
     pass.query_offset_step = std::lcm(pass.query_offset_step, further.query_offset_step);
     pass.key_offset_step = std::lcm(pass.key_offset_step, further.key_offset_step);
     // Kernels that follow one another use the same memory, as far as each needs it.

@@ -2,7 +2,6 @@
 #include "plan/plan.h"
 
 #include <algorithm>
-#include <span>
 
 #include "common/block_mask.h"
 #include "common/sequences.h"
@@ -111,6 +110,7 @@ std::string text_of(const PassPlan& pass, std::string_view called) {
 std::string_view calls_of(Calls calls) {
     switch (calls) {
     case Calls::usual: return "";
+    case Calls::large_tables: return "tables of more entries";
     case Calls::short_sequences: return "many short sequences";
     case Calls::few_queries:
         return "few queries: at most 64 of all heads that share keys, if it is faster by sizes";
@@ -128,6 +128,24 @@ std::string rows_of(const SequenceForm& sequences) {
 
 std::string schedule_of(const KernelConfig& config) {
     return config.schedule ? formatted(", schedule: {}", text_of(*config.schedule)) : "";
+}
+
+// Returns the entries for which kernels of a variant have room, where a call says how many there
+// are.
+int most_entries(const Variant& variant) {
+    const BackwardStorage& storage = variant.candidates.front().storage;
+    int most = storage.entries_are_bound ? storage.entries : 0;
+    for (const Variant& further : variant.further)
+        most = std::max(most, most_entries(further));
+    return most;
+}
+
+// Returns the calls of a variant that comes after another one.
+std::string calls_of(const Variant& variant, const Variant& before) {
+    std::string calls =
+        std::string(calls_of(variant.calls)) + rows_of(variant.request.sequences);
+    if (variant.calls == Calls::large_tables) calls += formatted(" than {}", most_entries(before));
+    return calls;
 }
 
 bool has_short(const std::vector<Variant>& variants) {
@@ -150,12 +168,10 @@ std::string text_of(const KernelPlan& plan, const Program& program) {
         for (const KernelConfig& kernel : pass.kernels)
             text += text_of(kernel, !program.mod().program.is_dense());
         passes += text_of(pass, called);
-        for (const Variant& variant : std::span(variants).subspan(1)) {
-            others +=
-                formatted("{} for {}{}: {}{}\n", called, calls_of(variant.calls),
-                          rows_of(variant.request.sequences), variant.candidates.front().entry,
-                          schedule_of(variant.candidates.front()));
-        }
+        for (std::size_t i = 1; i < variants.size(); ++i)
+            others += formatted("{} for {}: {}{}\n", called, calls_of(variants[i], variants[i - 1]),
+                                variants[i].candidates.front().entry,
+                                schedule_of(variants[i].candidates.front()));
     };
     add(plan.forward, "forward");
     if (const std::string_view why = why_no_few_kernels(program);

@@ -144,9 +144,21 @@ Result<std::optional<ForwardSchedule>> asked_schedule(const Program& program) {
     return schedule;
 }
 
+// What calls other than the usual ones ask of a kernel, by what usual ones ask.
+using OtherRequest = KernelRequest (*)(KernelRequest);
+
+KernelRequest unchanged(KernelRequest request) { return request; }
+
+// Returns the request for calls whose tables may have any number of entries.
+KernelRequest without_bound_entries(KernelRequest request) {
+    if (request.gradients.entries_of_elements.is_bound) request.gradients.entries_of_elements = {};
+    return request;
+}
+
 // Returns the request for calls whose dense biases cannot be copied, nor their gradients added, by
 // tiles.
 KernelRequest without_biases(KernelRequest request) {
+    request = without_bound_entries(std::move(request));
     request.bias.bytes = 0;
     request.bias.adds_gradients = false;
     request.mask.has_block_mask = false; // this variant is compiled for a single call
@@ -156,7 +168,7 @@ KernelRequest without_biases(KernelRequest request) {
 // Returns the variant of several kernels that share the gradients of buffers, by the mod of each;
 // nothing if there are none, or if specialized kernels cannot sum what is shared.
 std::optional<Variant> sharing_variant(const Program& program, Calls calls,
-                                       const std::vector<passes::Mod>& mods) {
+                                       const std::vector<passes::Mod>& mods, OtherRequest asked) {
     std::vector<Variant> kernels;
     CompileOptions options = program.options();
     if (calls != Calls::usual) { // it may be compiled when the caller's log does not exist any more
@@ -168,8 +180,7 @@ std::optional<Variant> sharing_variant(const Program& program, Calls calls,
         KernelRequest request = own->request(KernelKind::backward_fused);
         request.generic_because = why_generic(*own, KernelKind::backward_fused);
         request.gradients.are_alone = !kernels.empty();
-        if (calls == Calls::unaligned_biases) request = without_biases(request);
-        kernels.push_back(make_variant(*own, calls, request));
+        kernels.push_back(make_variant(*own, calls, asked(std::move(request))));
         // Others do not have the statistics of rows that the kernels share.
         std::erase_if(kernels.back().candidates, is_generic);
         if (kernels.back().candidates.empty()) return {};
@@ -186,6 +197,24 @@ std::optional<Variant> sharing_variant(const Program& program, Calls calls,
 bool has_entries(const Variant& variant) {
     return variant.candidates.front().storage.entries > 0 ||
            std::ranges::any_of(variant.further, has_entries);
+}
+
+// Whether a call's sizes decide whether a kernel has room for these.
+bool has_bound_entries(const Variant& variant) {
+    return variant.candidates.front().storage.entries_are_bound ||
+           std::ranges::any_of(variant.further, has_bound_entries);
+}
+
+// Leaves kernels that read block masks of the tiles of `usual`, which are those that plans have;
+// false if some kernel has no others.
+bool keep_tiles(const KernelConfig& usual, Variant& variant) {
+    const MaskTiling tiles = mask_tiling(usual, false);
+    std::erase_if(variant.candidates, [&](const KernelConfig& config) {
+        return config.has_block_mask && mask_tiling(config, false) != tiles;
+    });
+    return !variant.candidates.empty() &&
+           std::ranges::all_of(variant.further,
+                               [&](Variant& further) { return keep_tiles(usual, further); });
 }
 
 // Whether the generic kernel of all gradients is as fast as several that share them: where elements
@@ -238,15 +267,30 @@ Result<std::vector<Variant>> backward_variants(const Program& program) {
     const bool is_split = options.backward_kernel == BackwardKernel::split || !no_order.empty();
     if (is_split) request.kind = KernelKind::backward_dkdv;
     const bool is_whole = is_split || stays_generic(request);
-    const auto of_calls = [&](Calls calls, const KernelRequest& of_whole) {
-        if (is_whole) return make_variant(program, calls, of_whole);
-        auto sharing = sharing_variant(program, calls, program.mod().gradient_passes);
-        Variant usual = sharing ? *std::move(sharing) : make_variant(program, calls, of_whole);
-        if (has_entries(usual)) return usual;
-        auto alone = sharing_variant(program, calls, program.mod().entry_passes);
-        return alone && has_entries(*alone) ? *std::move(alone) : std::move(usual);
+    const auto entries_alone = [&](Calls calls, OtherRequest asked) {
+        auto alone = sharing_variant(program, calls, program.mod().entry_passes, asked);
+        return alone && has_entries(*alone) ? std::move(alone) : std::nullopt;
     };
-    std::vector<Variant> variants = {of_calls(Calls::usual, request)};
+    const auto of_calls = [&](Calls calls, OtherRequest asked) {
+        if (is_whole) return make_variant(program, calls, asked(request));
+        auto sharing = sharing_variant(program, calls, program.mod().gradient_passes, asked);
+        Variant usual =
+            sharing ? *std::move(sharing) : make_variant(program, calls, asked(request));
+        if (has_entries(usual)) return usual;
+        auto alone = entries_alone(calls, asked);
+        return alone ? *std::move(alone) : std::move(usual);
+    };
+    std::vector<Variant> variants = {of_calls(Calls::usual, unchanged)};
+    const auto add_if_tiles_suit = [&](Variant variant) {
+        if (keep_tiles(variants.front().candidates.front(), variant))
+            variants.push_back(std::move(variant));
+    };
+    if (has_bound_entries(variants.front())) {
+        const bool are_alone = !variants.front().candidates.front().storage.entries_are_bound;
+        if (auto alone = entries_alone(Calls::large_tables, unchanged); alone && !are_alone)
+            add_if_tiles_suit(*std::move(alone));
+        add_if_tiles_suit(of_calls(Calls::large_tables, without_bound_entries));
+    }
     if (variants.front().further.empty())
         if (auto checked = check_request(options, request); !checked) return checked.error();
     if (passes::why_not_batches(program.mod()).empty() &&
@@ -257,7 +301,7 @@ Result<std::vector<Variant>> backward_variants(const Program& program) {
             candidate.reason += formatted("; not fused: {}", no_order);
     if (is_generic(variants.front().candidates.front())) return variants;
     if (needs_aligned_biases(variants.front()))
-        variants.push_back(of_calls(Calls::unaligned_biases, without_biases(request)));
+        variants.push_back(of_calls(Calls::unaligned_biases, without_biases));
     KernelRequest any = generic_request(request);
     // Only kernels that use TMA add to dq in a fixed order.
     if (options.deterministic) any.kind = KernelKind::backward_dkdv;

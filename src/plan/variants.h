@@ -15,10 +15,12 @@ class Program;
 
 // Which calls a variant of a pass can serve.
 enum class Calls : std::uint8_t {
-    usual,            // tensors that TMA can address, if kernels need that; aligned dense biases
+    usual,            // tensors that TMA can address, if kernels need that; aligned dense biases;
+                      // tables of which a block has room for all entries, where kernels need that
+    large_tables,     // like usual, but there is more room, or none is needed
     short_sequences,  // many sequences of at most SequenceForm::most_rows rows
     few_queries,      // few queries, with keys that blocks divide: are_few_faster()
-    unaligned_biases, // like usual, but rows of dense biases need not be aligned
+    unaligned_biases, // like these, but rows of dense biases need not be aligned
     any               // tensors of any strides and alignment, any scale and offset
 };
 

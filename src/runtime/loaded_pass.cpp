@@ -28,6 +28,22 @@ bool has_narrow_offsets(const plan::BufferWords& buffer, const Call& call) {
     return true;
 }
 
+bool has_few_entries(const plan::BoundTables& all, const Call& call) {
+    std::int64_t entries = 0;
+    for (const plan::BoundTables::Table& table : all.tables) {
+        std::int64_t of_table = table.known;
+        for (const std::size_t word : table.bound) {
+            // A dim without entries leaves the others' extents as they are.
+            const auto extent =
+                std::max<std::int64_t>(1, static_cast<std::int64_t>(call.words[word]));
+            if (extent > all.most_entries) return false;
+            of_table = std::min(of_table * extent, all.most_entries + 1);
+        }
+        entries += of_table;
+    }
+    return entries <= all.most_entries;
+}
+
 plan::Launch::Maps maps_of(const plan::PassPlan& pass) {
     for (const plan::Step& step : pass.steps)
         if (const auto* launch = std::get_if<plan::Launch>(&step);
@@ -91,6 +107,10 @@ std::string why_not(const plan::PassPlan& pass, const Call& call, const cuda::Te
         return "a buffer, or a gradient, has elements 2^31 or more elements apart";
     if (!have_aligned_rows(pass.tiled_biases, call))
         return "rows of a dense bias, or of its gradient, do not start at 16 aligned bytes";
+    if (!std::ranges::all_of(pass.bound_tables, [&](const plan::BoundTables& tables) {
+            return has_few_entries(tables, call);
+        }))
+        return "a block has no room for all entries of its tables";
     std::string_view tensor;
     switch (maps_of(pass)) {
     case plan::Launch::Maps::none: break;

@@ -20,6 +20,8 @@ struct TableGradients {
     // Entries of a head in all tables, where the threads that have dS add it to copies of them, and
     // the number of copies as a power of two; 0 where warps add tiles of it.
     static constexpr int kEntries = 0, kCopyShift = 0;
+    // A call's extents decide how many of both there are; kEntries is the most.
+    static constexpr bool kEntriesAreBound = false;
 };
 
 // Specialised by mod.cuh for each of the kCount tables; templates/README.md has the members.

@@ -8,6 +8,7 @@
 
 #include "api/hopper_check.h"
 #include "api/random_choices.h"
+#include "bound_extents.h"
 
 using namespace flexc;
 using flexc::test::below;
@@ -278,6 +279,18 @@ std::vector<Table> copied_entries() {
          "KV_LEN] grad\nscore_mod = score + t[h, " +
          bucket + "] + c[h, kv_idx] + m[h, q_idx, kv_idx]"},
     };
+}
+
+Case case_of_entries(const Table& table, DType dtype) {
+    constexpr int kHeadDims[] = {64, 128, 64, 128, 40, 96, 192};
+    Case one = case_of(table, dtype, kHeadDims[below(7)]);
+    one.q_len = 1 + below(330);
+    one.kv_len = 1 + below(330);
+    one.f32_outputs = one.accumulates = below(4) == 0;
+    one.backward_kernel = BackwardKernel::automatic;
+    one.integers["s"] = [](std::int64_t i) { return i * 37 % 301; };
+    one.integers["p"] = [](std::int64_t i) { return i * 53 % 307; };
+    return one;
 }
 
 // Of which elements add something else than a multiple of dS.
@@ -580,18 +593,31 @@ TEST_CASE("tables: indices outside, several tables, other gradients beside them"
 }
 
 TEST_CASE("tables: entries that elements compute" * doctest::skip()) {
-    constexpr int kHeadDims[] = {64, 128, 64, 128, 40, 96, 192};
     for (const Table& table : copied_entries())
-        for (const DType dtype : {DType::bf16, DType::f16}) {
-            Case one = case_of(table, dtype, kHeadDims[below(7)]);
-            one.q_len = 1 + below(330);
-            one.kv_len = 1 + below(330);
-            one.f32_outputs = one.accumulates = below(4) == 0;
-            one.backward_kernel = BackwardKernel::automatic;
-            one.integers["s"] = [](std::int64_t i) { return i * 37 % 301; };
-            one.integers["p"] = [](std::int64_t i) { return i * 53 % 307; };
-            test::check_on_hopper(one);
-        }
+        for (const DType dtype : {DType::bf16, DType::f16})
+            test::check_on_hopper(case_of_entries(table, dtype));
+}
+
+TEST_CASE("tables: entries of which calls say how many there are" * doctest::skip()) {
+    for (const Table& table : copied_entries()) {
+        const auto [text, sizes] = test::with_bound_extents(table.text, below);
+        Case one = case_of_entries(table, below(2) == 0 ? DType::bf16 : DType::f16);
+        one.text = text;
+        for (std::size_t i = 0; i < sizes.size(); ++i)
+            one.dims["N" + std::to_string(i)] = sizes[i];
+        one.deterministic = below(6) == 0;
+        test::check_on_hopper(one);
+    }
+    // One entry, as many as kernels have room for, and more; some indices outside.
+    const Table table{
+        "buffer t: f32[H, N] grad\nscore_mod = score + t[h, (q_idx * 311 + kv_idx * 173) % 31000 - "
+        "500]\nmask_mod = (q_idx // 40) % 2 == (kv_idx // 40) % 2"};
+    for (const int entries : {1, 2, 5000, 8019, 8020, 24000, 28499, 28500, 30000}) {
+        Case one = case_of_entries(table, DType::bf16);
+        one.dims["N"] = entries;
+        if (below(2) == 0) one.text.erase(one.text.find("\nmask_mod"));
+        test::check_on_hopper(one);
+    }
 }
 
 TEST_CASE("tables: numbers of a head beside them" * doctest::skip()) { check(factors()); }

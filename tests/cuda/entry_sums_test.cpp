@@ -2,12 +2,15 @@
 // elements: a block of them run by threads of the host for all queries of a tile of keys, against
 // sums element by element.
 #include <cmath>
+#include <cstdint>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
 
+#include "bound_extents.h"
 #include "compile/kernels.h"
 #include "cuda/emitted.h"
 #include "d_scores.h"
@@ -90,22 +93,35 @@ extern "C" bool run(const unsigned long long* words, const KernelArguments* atte
         }
         sums.flush(shared, elements);
     });
+    // But for what elements without an entry add to.
+    const mod::At at = Elements{*attention, arguments, place, first_key}.at_key(mod::Row{}, 0);
+    const EntryNumbers numbers(at);
+    const int shift = numbers.copy_shift(), first = EntryNumbers::kFirst;
+    const int end = numbers.template first<mod::TableGradients::kCount>();
     bool is_clear = true;
-    for (int i = 0; i < mod::TableGradients::kEntries << mod::TableGradients::kCopyShift; ++i)
+    for (int i = first << shift; i < end << shift; ++i)
         is_clear = is_clear && load_shared_word(kLayout.tables + 4 * i) == 0;
-    return is_clear;
+    return is_clear && (first == 1 || end == mod::TableGradients::kEntries);
 }
 )";
 
+// A program, and the extents of the sizes that it names.
+struct SizedProgram {
+    test::TableProgram tables;
+    std::vector<std::int64_t> sizes = {};
+};
+
 // How many entries got a gradient.
-int check(const test::TableProgram& tables, int head_dim, std::mt19937& random) {
+int check(const SizedProgram& sized, int head_dim, std::mt19937& random) {
+    const test::TableProgram& tables = sized.tables;
     CAPTURE(tables.text);
     CAPTURE(head_dim);
     const auto below = test::draws_below(random);
     auto mod = test::lower_text(tables.text, head_dim, head_dim, true);
     REQUIRE_MESSAGE(mod.has_value(), (mod ? std::string() : mod.error().message));
-    const int entries = passes::entries_of_elements(*mod);
-    if (entries == 0) return 0;
+    const passes::EntryCount entries = passes::entries_of_elements(*mod);
+    CHECK(entries.is_bound == (entries.exist() && !sized.sizes.empty()));
+    if (!entries.exist()) return 0;
     const plan::KernelConfig config = plan::candidates(
         {.kind = plan::KernelKind::backward_fused,
          .arch = 90,
@@ -115,7 +131,8 @@ int check(const test::TableProgram& tables, int head_dim, std::mt19937& random) 
          .has_score_mod = true,
          .gradients = {.are_alone = true, .by_table = true, .entries_of_elements = entries}})[0];
     REQUIRE(config.family == "sm90");
-    REQUIRE(config.storage.entries == entries);
+    REQUIRE(config.storage.entries_are_bound == entries.is_bound);
+    REQUIRE((entries.is_bound || config.storage.entries == entries.known));
     const test::HostModule module(
         std::string(kText),
         test::emitted(*mod, config,
@@ -126,6 +143,7 @@ int check(const test::TableProgram& tables, int head_dim, std::mt19937& random) 
         const ::sm90::KernelArguments attention =
             test::random_attention(90 + below(290), 140 + below(200), random);
         ir::Environment at = test::environment_of(attention, head_dim);
+        at.sizes.insert(at.sizes.end(), sized.sizes.begin(), sized.sizes.end());
         const test::RandomData data(mod->program, at, random);
         test::HostArguments arguments(*mod, at);
         arguments.clear_gradients();
@@ -180,6 +198,34 @@ TEST_CASE("elements are added to the entries that they compute") {
     const auto below = test::draws_below(random);
     int added = 0;
     for (const test::TableProgram& tables : test::table_programs(random))
-        added += check(tables, below(2) == 0 ? 128 : 64, random);
+        added += check({tables}, below(2) == 0 ? 128 : 64, random);
     CHECK(added > 100);
+}
+
+TEST_CASE("elements are added to entries of which a call says how many there are") {
+    std::random_device source;
+    const unsigned seed = source();
+    CAPTURE(seed);
+    std::mt19937 random(seed);
+    const auto below = test::draws_below(random);
+    int added = 0;
+    for (test::TableProgram& tables : test::table_programs(random)) {
+        auto [text, sizes] = test::with_bound_extents(tables.text, below);
+        tables.text = std::move(text);
+        added += check({tables, std::move(sizes)}, below(2) == 0 ? 128 : 64, random);
+    }
+    CHECK(added > 100);
+    // One entry; as many as there is room for, of which each has one copy; several tables.
+    constexpr std::int64_t kMost = 24403; // of a kernel for these gradients alone, at D 128
+    for (const std::int64_t entries : {std::int64_t{1}, kMost / 2 + 1, kMost})
+        CHECK(check({{"buffer t: f32[N] grad\nscore_mod = score + t[(q_idx * 131 + kv_idx * 77) % "
+                      "30000 - 100]"},
+                     {entries}},
+                    128, random) > 0);
+    CHECK(check({{"buffer t: f32[3, N, H] grad\nbuffer u: f32[20] grad\nbuffer v: f32[M, 2] "
+                  "grad\nscore_mod = score + t[1, (q_idx * 31 + kv_idx * 17) % 50, h] - 2 * "
+                  "u[q_idx * kv_idx % 19] + v[(q_idx + kv_idx * 5) % 11, (q_idx ^ kv_idx) % 2]",
+                  1, true, 3},
+                 {37, 12}},
+                64, random) > 0);
 }

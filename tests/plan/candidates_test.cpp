@@ -888,12 +888,12 @@ TEST_CASE("where the fastest sums of tables spill, slower ones follow") {
         CHECK(ways(weighted, head_dim) ==
               (is_narrow ? "products 2 elements 3 " : "entries 2 elements 3 "));
         BufferGradients of_elements = tables;
-        of_elements.entries_of_elements = 700;
+        of_elements.entries_of_elements = {.known = 700};
         CHECK(ways(of_elements, head_dim) == "copies 2 entries 3 ");
         CHECK(ways(of_elements, head_dim, true) == "entries 3 ");
         of_elements.sums_kinds_beside = true;
         CHECK(ways(of_elements, head_dim) == "copies 2 products 2 entries 3 ");
-        of_elements.entries_of_elements = 16000;
+        of_elements.entries_of_elements = {.known = 16000};
         CHECK(ways(of_elements, head_dim) ==
               (is_narrow ? "copies 2 products 2 entries 3 " : "products 2 entries 3 "));
         of_elements.has_sums_beside_entries = true;
@@ -901,21 +901,23 @@ TEST_CASE("where the fastest sums of tables spill, slower ones follow") {
         // A kernel for them alone has room for more, and registers for them.
         of_elements.are_alone = true;
         CHECK(ways(of_elements, head_dim) == "copies 3 ");
-        of_elements.entries_of_elements = 60000;
+        of_elements.entries_of_elements = {.known = 60000};
         CHECK(ways(of_elements, head_dim) == "products 2 entries 3 ");
     }
 }
 
 TEST_CASE("lanes have copies of few entries of their own") {
     const auto copies = [](int entries, int head_dim) {
-        const KernelConfig config = plan::candidates(
-            {.kind = KernelKind::backward_fused,
-             .arch = 90,
-             .head_dim = head_dim,
-             .head_dim_v = head_dim,
-             .has_score_mod = true,
-             .gradients = {
-                 .any = true, .vary = true, .by_table = true, .entries_of_elements = entries}})[0];
+        const KernelConfig config =
+            plan::candidates({.kind = KernelKind::backward_fused,
+                              .arch = 90,
+                              .head_dim = head_dim,
+                              .head_dim_v = head_dim,
+                              .has_score_mod = true,
+                              .gradients = {.any = true,
+                                            .vary = true,
+                                            .by_table = true,
+                                            .entries_of_elements = {.known = entries}}})[0];
         return config.storage.entries == entries ? 1 << config.storage.entry_copy_shift : 0;
     };
     CHECK(copies(20, 64) == 32);

@@ -38,8 +38,9 @@ std::size_t count_kernels(const std::string& text, const CompileOptions& options
     const auto plan = make_plan(program);
     REQUIRE(plan);
     for (const Variant& variant : plan->backward) {
-        const bool may_share =
-            variant.calls == Calls::usual || variant.calls == Calls::unaligned_biases;
+        const bool may_share = variant.calls == Calls::usual ||
+                               variant.calls == Calls::large_tables ||
+                               variant.calls == Calls::unaligned_biases;
         CHECK((may_share || variant.further.empty()));
         for (const Variant& further : variant.further)
             for (const KernelConfig& config : further.candidates) {
@@ -96,6 +97,76 @@ TEST_CASE("tables of which elements compute entries have a kernel where the firs
     CHECK(with([](CompileOptions& o) { o.deterministic = true; }) == 1);
     CHECK(with([](CompileOptions& o) { o.backward_kernel = BackwardKernel::generic; }) == 1);
     CHECK(with([](CompileOptions& o) { o.backward_kernel = BackwardKernel::specialized; }) == 2);
+}
+
+TEST_CASE("tables whose extents a call binds have a kernel for what a block has room for") {
+    // Of each variant: whose calls, kernels, and the most entries; - for any number.
+    const auto variants = [](const std::string& text, const CompileOptions& options) {
+        const Program program = program_of(text, options);
+        const auto plan = make_plan(program);
+        REQUIRE(plan);
+        std::string found;
+        for (const Variant& variant : plan->backward) {
+            if (variant.calls == Calls::short_sequences || variant.calls == Calls::any) continue;
+            PassPlan pass = pass_of(program, variant, variant.candidates.front());
+            for (const Variant& further : variant.further)
+                append(pass, pass_of(program, further, further.candidates.front()));
+            REQUIRE(pass.bound_tables.size() <= 1);
+            found += formatted(
+                "{}{}:{}", variant.calls == Calls::usual ? "" : " ", 1 + variant.further.size(),
+                pass.bound_tables.empty() ? "-"
+                                          : std::to_string(pass.bound_tables[0].most_entries));
+        }
+        return found;
+    };
+    const std::string buffers =
+        "buffer e: i32[Q_LEN, KV_LEN]\nbuffer t: f32[H, N] grad\n"
+        "buffer r: f32[H, 33] grad\nbuffer m: bf16[H, Q_LEN, KV_LEN] grad\n";
+    const std::string table = buffers + "score_mod = score + t[h, e[q_idx, kv_idx]]";
+    CHECK(variants(table, options_of(64)) == "1:28499 2:40787 1:-");
+    CHECK(variants(table, options_of(128)) == "1:8019 2:24403 1:-");
+    CHECK(variants(table, options_of(192)) == "2:8019 1:-");
+    CHECK(variants(table + "\nmask_mod = (q_idx // 40) % 2 == (kv_idx // 40) % 2",
+                   options_of(64)) == "1:28495 2:40783 1:-");
+    // Other sums, which need registers; dense biases, whose rows may be unaligned.
+    CHECK(variants(table + " + r[h, min(abs(q_idx - kv_idx), 32)]", options_of(128)) ==
+          "2:24403 1:-");
+    CHECK(variants(table + " + m[h, q_idx, kv_idx]", options_of(64)) == "2:40787 1:- 1:-");
+    CompileOptions in_order = options_of(64);
+    in_order.deterministic = true;
+    CHECK(variants(table, in_order) == "1:-");
+    // Extents that the program's text has are no condition, nor are other sums of tables.
+    CHECK(variants("buffer e: i32[Q_LEN, KV_LEN]\nbuffer t: f32[H, 50] grad\n"
+                   "score_mod = score + t[h, e[q_idx, kv_idx]]",
+                   options_of(64)) == "1:-");
+    CHECK(variants("buffer g: i32[Q_LEN]\nbuffer t: f32[N, N] grad\n"
+                   "score_mod = score + t[g[q_idx], g[kv_idx % Q_LEN]]",
+                   options_of(64)) == "1:-");
+}
+
+TEST_CASE("the entries of tables are those of the text and of a call") {
+    const auto tables = [](const std::string& text) {
+        const Program program = program_of(text, options_of(64));
+        const auto plan = make_plan(program);
+        REQUIRE(plan);
+        const Variant& first = plan->backward.front();
+        return pass_of(program, first, first.candidates.front()).bound_tables;
+    };
+    const auto all = tables("buffer t: f32[3, N, H] grad\nbuffer u: f32[20] grad\n"
+                            "score_mod = score + t[q_idx * kv_idx % 3, (q_idx + 2 * kv_idx) % N, h]"
+                            " + u[q_idx * kv_idx % 20]");
+    REQUIRE(all.size() == 1);
+    REQUIRE(all[0].tables.size() == 2);
+    CHECK(all[0].tables[0].known == 3);
+    CHECK(all[0].tables[0].bound.size() == 1);
+    CHECK(all[0].tables[1].known == 20);
+    CHECK(all[0].tables[1].bound.empty());
+    // As many entries as queries and keys are too many.
+    CHECK(tables("buffer t: f32[Q_LEN, KV_LEN] grad\n"
+                 "score_mod = score + t[q_idx * kv_idx % 30, q_idx * kv_idx % 40]")
+              .empty());
+    CHECK(tables("buffer t: f32[KV_LEN] grad\nscore_mod = score + t[q_idx * kv_idx % 40]").size() ==
+          1);
 }
 
 TEST_CASE("a pass of several kernels finds statistics once and rounds gradients last") {

@@ -18,15 +18,60 @@ namespace sm90 {
 
 using mod::TableGradients;
 
-template <int kTable> constexpr __device__ int entries_before() {
-    if constexpr (kTable == 0)
-        return 0;
-    else
-        return entries_before<kTable - 1>() + mod::TableGradient<kTable - 1>::kEntries;
-}
+// The numbers of entries among those of all tables, and how many copies there are, if the program's
+// text has all extents.
+struct KnownEntries {
+    static constexpr int kFirst = 0, kNone = TableGradients::kEntries; // kNone: that of no entry
 
-// Returns the number, among the entries of all tables, of the one to which an element adds;
-// kEntries for none.
+    explicit __device__ KnownEntries(const mod::At&) {}
+    template <int kTable> static constexpr __device__ int count() {
+        return mod::TableGradient<kTable>::kEntries;
+    }
+    // The number of a table's first entry.
+    template <int kTable> static constexpr __device__ int first() {
+        if constexpr (kTable == 0)
+            return kFirst;
+        else
+            return first<kTable - 1>() + count<kTable - 1>();
+    }
+    static constexpr __device__ int copy_shift() { return TableGradients::kCopyShift; }
+};
+// The same if a call binds some extents: as many copies as there is room for, up to one for each
+// lane.
+class BoundEntries {
+    static constexpr int kRoom = TableGradients::kEntries + 1, kMostShift = 5;
+
+  public:
+    static constexpr int kFirst = 1, kNone = 0;
+
+    explicit __device__ BoundEntries(const mod::At& at) : at_(at) {}
+    template <int kTable> __device__ int count() const {
+        using Read = mod::TableGradient<kTable>;
+        int extents[Read::kDims], entries = 1;
+        Read::extents(at_, extents);
+#pragma unroll
+        for (const int extent : extents)
+            entries *= extent;
+        return entries;
+    }
+    template <int kTable> __device__ int first() const {
+        if constexpr (kTable == 0)
+            return kFirst;
+        else
+            return first<kTable - 1>() + count<kTable - 1>();
+    }
+    __device__ int copy_shift() const {
+        const int end = first<TableGradients::kCount>();
+        const int shift = min(__clz(end) - __clz(kRoom), kMostShift);
+        return end << shift <= kRoom ? shift : shift - 1;
+    }
+
+  private:
+    const mod::At& at_;
+};
+using EntryNumbers = Select<TableGradients::kEntriesAreBound, BoundEntries, KnownEntries>;
+
+// Returns the number of the entry to which an element adds.
 template <int kTable> __device__ inline unsigned entry_of(const mod::At& at) {
     using Read = mod::TableGradient<kTable>;
     int index[Read::kDims], extents[Read::kDims];
@@ -48,23 +93,23 @@ template <int kTable> __device__ inline unsigned entry_of(const mod::At& at) {
         adds = adds && (is_inside || flexc_inside(index[d], extents[d]));
         entry = entry * extents[d] + index[d];
     }
+    const EntryNumbers numbers(at);
     // Positions past the end may have an index that no query or key has.
     if constexpr (!mod::ScoreDerivative::kReadsElements)
-        adds = adds && entry < mod::TableGradient<kTable>::kEntries && entry >= 0;
-    return adds ? entries_before<kTable>() + entry : TableGradients::kEntries;
+        adds = adds && entry < numbers.template count<kTable>() && entry >= 0;
+    return adds ? numbers.template first<kTable>() + entry : EntryNumbers::kNone;
 }
 
 // Sums of one query head. A template, because most programs have no such table.
 template <int kTables> class SharedEntries {
     static constexpr int kWarps = 4 * kConsumers, kThreads = 32 * kWarps;
-    static constexpr int kShift = TableGradients::kCopyShift;
     // The largest f16 is the least that dS may be.
     static constexpr float kMostNorm = 0x1p15F;
     using Unit = FixedPoint<31>;
 
   public:
     static __device__ void clear(const Shared& shared) {
-        for (int i = thread(); i < (TableGradients::kEntries + 1) << kShift; i += kThreads)
+        for (int i = thread(); i < kShape.entry_words; i += kThreads)
             store_shared_word(words(shared) + 4 * i, 0);
     }
 
@@ -108,11 +153,13 @@ template <int kTables> class SharedEntries {
             add_to_memory(d_scores, elements);
             return;
         }
-        use_unit(shared, (32 >> kShift) * sum, most, elements);
+        const mod::At head = elements.at_key(mod::Row{}, 0);
+        const int shift = EntryNumbers(head).copy_shift();
+        use_unit(shared, (32 >> shift) * sum, most, elements);
         const Unit unit(limit_);
-        const unsigned copy = words(shared) + 4 * (thread() % 32 >> (5 - kShift));
+        const unsigned copy = words(shared) + 4 * (thread() % 32 >> (5 - shift));
         visit(d_scores, [&](auto, unsigned entry, float d_score) {
-            add_shared(copy + (entry << (2 + kShift)), unit(d_score));
+            add_shared(copy + entry * (4u << shift), unit(d_score));
         });
     }
     // Adds what is left to memory after the queries of a head.
@@ -179,26 +226,33 @@ template <int kTables> class SharedEntries {
     };
     template <typename Elements>
     __device__ void add_to_memory(const Fragments& d_scores, const Elements& elements) const {
+        const mod::At head = elements.at_key(mod::Row{}, 0);
+        const EntryNumbers numbers(head);
         visit(d_scores, [&](auto table, unsigned entry, float d_score) {
             constexpr int kTable = decltype(table)::kValue;
             const TableEntries<kTable> entries(Head<Elements>{elements});
-            if (entry < TableGradients::kEntries && d_score != 0 && entries.exist())
-                entries.add(entries.index_of(static_cast<int>(entry) - entries_before<kTable>()),
-                            d_score);
+            if (entry - EntryNumbers::kFirst < TableGradients::kEntries && d_score != 0 &&
+                entries.exist())
+                entries.add(
+                    entries.index_of(static_cast<int>(entry) - numbers.template first<kTable>()),
+                    d_score);
         });
     }
     // Adds sums to memory, and leaves zeros. Each entry is one thread's.
     template <typename Elements>
     __device__ void add_sums(const Shared& shared, const Elements& elements) const {
         const Unit unit(limit_);
+        const mod::At head = elements.at_key(mod::Row{}, 0);
+        const EntryNumbers numbers(head);
+        const int shift = numbers.copy_shift();
         static_for<kTables>([&](auto table) {
             constexpr int kTable = decltype(table)::kValue;
             const TableEntries<kTable> entries(Head<Elements>{elements});
-            constexpr int kCount = mod::TableGradient<kTable>::kEntries;
+            const int count = numbers.template count<kTable>();
             const TableCopies copies = TableCopies::of_block(
-                words(shared) + (entries_before<kTable>() << (2 + kShift)), kCount, kShift);
+                words(shared) + (numbers.template first<kTable>() << (2 + shift)), count, shift);
 #pragma unroll 1
-            for (int entry = thread(); entry < kCount; entry += kThreads) {
+            for (int entry = thread(); entry < count; entry += kThreads) {
                 const float sum = copies.take(entry, unit);
                 if (sum != 0 && entries.exist()) entries.add(entries.index_of(entry), sum);
             }

@@ -138,15 +138,33 @@ std::optional<FusedTile> with_tables(const KernelRequest& request, FusedTile til
     return std::nullopt;
 }
 
+constexpr int kMostEntries = (1 << 16) - 1; // 16 bits number an entry, or none
+
+// Returns the tile with copies of as many entries as there is room for: a call's copies are as many
+// as that has room for.
+std::optional<FusedTile> with_bound_entries(const KernelRequest& request, FusedTile tile) {
+    constexpr int kFewest = 1024;
+    tile.sums.sums_tables = true;
+    tile.storage.entries_are_bound = true;
+    tile.storage.entries = kFewest - 1;
+    const int end = backward_layout(with_query_sums(request, shape_of(request, tile))).end;
+    const int left = shared_memory_limit(request.arch) - end;
+    if (left < 0) return std::nullopt;
+    tile.storage.entries = std::min(tile.storage.entries + left / 16 * 4, kMostEntries);
+    return tile;
+}
+
 // Returns the tile whose elements are added to copies of all entries, as many copies as there is
 // room for, up to one for each lane; nothing if there is no room.
 std::optional<FusedTile> with_entries(const KernelRequest& request, FusedTile tile) {
-    constexpr int kMostShift = 5, kMostWords = 1 << 16; // 16 bits number an entry
+    const passes::EntryCount& entries = request.gradients.entries_of_elements;
+    if (entries.is_bound) return with_bound_entries(request, tile);
+    constexpr int kMostShift = 5;
     tile.sums.sums_tables = true;
-    tile.storage.entries = request.gradients.entries_of_elements;
+    tile.storage.entries = entries.known;
     for (int shift = kMostShift; shift >= 0; --shift) {
         tile.storage.entry_copy_shift = shift;
-        if (tile.storage.entries < kMostWords && fits(request, shape_of(request, tile)))
+        if (tile.storage.entries <= kMostEntries && fits(request, shape_of(request, tile)))
             return tile;
     }
     return std::nullopt;
@@ -217,7 +235,7 @@ std::vector<FusedTile> ways_of_warps(const KernelRequest& request, const FusedTi
 // are compiled, would be generic if this way spills much.
 bool may_have_entries(const KernelRequest& request) {
     const BufferGradients& gradients = request.gradients;
-    return gradients.entries_of_elements > 0 && !shares_keys(request) &&
+    return gradients.entries_of_elements.exist() && !shares_keys(request) &&
            (gradients.are_alone || (!gradients.has_sums_beside_entries && !request.work.is_large));
 }
 

@@ -11,6 +11,10 @@ using ::sm90::RegisterForm;
 std::string of_tables(const KernelRequest& request, const FusedTile& tile) {
     const BackwardStorage& storage = tile.storage;
     if (tile.sums.sums_grids) return ", gradients of grids by distance in shared memory";
+    if (storage.entries_are_bound)
+        return formatted(", gradients of tables in shared memory, up to 32 copies of all entries, "
+                         "at most {}, added to by the threads that have dS",
+                         storage.entries);
     if (storage.entries > 0)
         return formatted(", gradients of tables in shared memory, {} of each of {} entries, added "
                          "to by the threads that have dS",

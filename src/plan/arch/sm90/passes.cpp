@@ -222,6 +222,7 @@ void set_conditions(const passes::Mod& mod, const KernelConfig& main, PassPlan& 
         pass.key_offset_step = std::lcm(pass.key_offset_step, main.sums.key_width);
     pass.tiled_biases = tiled_biases(mod, main);
     pass.small_buffers = small_buffers(mod);
+    pass.bound_tables = bound_tables(mod, main);
 }
 
 // The steps of a kernel for gradients of buffers alone, which follow those of one that has computed
