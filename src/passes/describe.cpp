@@ -168,7 +168,7 @@ std::string describe_sum_of_terms(const Mod& whole, std::span<const Mod> kernels
         how = over_tiles_of_terms(place_of_term(by.mod, read));
     if (how.empty()) return "in a loop over the terms, one by one";
     return formatted("in a warp-specialized fused backward {}{}; in others in a loop over the "
-                     "terms, one by one",
+                     "terms, once for the lanes that share a place",
                      how, by.kernel);
 }
 

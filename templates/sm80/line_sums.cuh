@@ -48,7 +48,8 @@ using ColumnSum = LineSum<mod::ColumnGradients, LanesOfColumn>;
 
 // Adds a number of each lane to memory, once for the lanes of a line. Called by all lanes of the
 // warp.
-template <typename Lanes, typename Sum> __device__ __noinline__ void add_of_lanes(Sum* to, float term) {
+template <typename Lanes, typename Sum>
+__device__ __noinline__ void add_of_lanes(Sum* to, float term) {
     term = Lanes::sum(term);
     if (Lanes::is_first() && to != nullptr && term != 0) flexc_accumulate(to, term);
 }
