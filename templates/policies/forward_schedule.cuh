@@ -12,6 +12,8 @@ struct ForwardSchedule {
     static constexpr int kPolynomials = 0;   // of eight columns, whose exponentials are polynomials
     // Whether tiles of keys are visited from where most is added to scores: sm90/key_walk.cuh.
     static constexpr bool kStartsAtHighest = false;
+    // Whether all tiles of a head come before those of the next, as sequences are short.
+    static constexpr bool kGoesByHeads = false;
     // Whether addends are computed for a few of a thread's columns at a time, in a loop, as much is
     // read for each element.
     static constexpr bool kComputesInParts = false;

@@ -35,7 +35,7 @@ __device__ inline int heads_in_cache(const AttentionArguments& attention, int he
 // Where a mask gives rows different amounts of work, tiles are in order of length among heads whose
 // keys and values share the L2 cache: lengths fall in the last such group, so that blocks end
 // together, rise in the group before it, and so on, so that there is no step between groups. A
-// block mask has an order of its own of each head's tiles.
+// block mask has an order of its own of each head's tiles. Of short sequences, each is a group.
 //
 // Where tiles are alike but for a head's last, and that has rows for one warpgroup of three, the
 // tile before gives it a warpgroup's rows, and these short tiles of all heads come last.
@@ -49,7 +49,8 @@ class DenseTiles {
         if constexpr (kTilesMayBeShort)
             if (tiles_ > 1 && q_len_ <= (tiles_ - 1) * mod::kQueryTile + 64) whole_ = tiles_ - 2;
         if constexpr (kRowsDiffer) {
-            group_ = heads_in_cache(attention, heads_);
+            if constexpr (!mod::ForwardSchedule::kGoesByHeads)
+                group_ = heads_in_cache(attention, heads_);
             groups_ = (heads_ + group_ - 1) / group_;
         }
     }

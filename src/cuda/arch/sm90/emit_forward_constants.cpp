@@ -122,6 +122,7 @@ std::string emit_schedule(const plan::ForwardSchedule& schedule,
     policy.constant("kRescalesAfter", schedule.rescales_after);
     policy.constant("kPolynomials", schedule.polynomials);
     policy.constant("kStartsAtHighest", forward.starts_at_highest);
+    policy.constant("kGoesByHeads", forward.goes_by_heads);
     policy.constant("kComputesInParts", forward.computes_in_parts);
     policy.constant("kHasRegistersForColumns", forward.has_registers_for_columns, true);
     return policy.text();

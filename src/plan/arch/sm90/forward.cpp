@@ -118,6 +118,7 @@ Forward family_part(const Choice& choice, const ::sm90::ForwardSizes& sizes) {
                     .key_step = reads == Reads::with_aligned_tables ? aligned_step(request, shape)
                                                                     : shape.key_tile,
                     .starts_at_highest = starts_at_highest(request, reads),
+                    .goes_by_heads = request.sequences.most_rows != 0,
                     .computes_in_parts = computes_in_parts(request, reads)};
     if (stages_tables(reads)) forward.table_words = table_words(choice)->of_tables;
     return forward;

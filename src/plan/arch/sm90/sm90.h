@@ -29,6 +29,7 @@ struct Forward {
     // Keys from a tile's first key to the next tile's. If smaller than the tile, tiles overlap.
     int key_step = 0;
     bool starts_at_highest = false; // visits keys with the largest addends first
+    bool goes_by_heads = false;     // all tiles of a head come before those of the next
     bool computes_in_parts = false; // computes addends for a few of a thread's elements at a time
     // Whether a kernel before it computes something.
     bool tabulates() const { return tabulated.any() || sizes.pair_kinds != 0; }
