@@ -27,7 +27,7 @@ using KeyGradientTile = Tile<float, mod::kKeyTile, mod::kHeadDim>;
 using ValueGradientTile = Tile<float, mod::kKeyTile, mod::kHeadDimV>;
 
 constexpr BackwardKeyLayout kLayout = backward_key_layout(kSizes);
-static_assert(kLayout.bytes <= mod::kSharedBytes);
+static_assert(kLayout.bytes == mod::kSharedBytes); // what the plan knows of it
 extern __shared__ __align__(128) unsigned char shared_memory[];
 
 struct Stage {

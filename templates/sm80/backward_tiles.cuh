@@ -4,6 +4,7 @@
 #include "common/row_lse.cuh"
 #include "sm80/backward_mma.cuh"
 #include "sm80/surroundings.cuh"
+#include "sm80/table_sums.cuh"
 #include "sm80/workspace.cuh"
 
 namespace sm80 {
@@ -14,7 +15,7 @@ constexpr int kThreads = 32 * mod::kWarps;
 constexpr TileSizes backward_sizes() {
     TileSizes sizes = {mod::kQueryTile, mod::kKeyTile,  mod::kStages,
                        mod::kHeadDim,   mod::kHeadDimV, static_cast<int>(sizeof(Element))};
-    sizes.table_sums = {mod::TableGradients::kCount, mod::TableGradients::kWords, mod::kWarps};
+    sizes.table_sums = kTableSumSizes;
     return sizes;
 }
 constexpr TileSizes kSizes = backward_sizes();

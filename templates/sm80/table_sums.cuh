@@ -20,6 +20,10 @@ struct FloatPair {
 __device__ inline float flexc_first(float, const FloatPair& pair) { return pair.first; }
 __device__ inline float flexc_second(float, const FloatPair& pair) { return pair.second; }
 
+constexpr TableSumSizes kTableSumSizes = {mod::TableGradients::kCount, mod::TableGradients::kWords,
+                                          mod::kWarps,
+                                          mod::TableGradients::kWeightedPartial >= 0};
+
 // What elements add to weighted tables. A factor may leave the range of f16 where dS does not.
 using WeightedElement = Select<sizeof(mod::Element) == 4, float, flexc_bf16>;
 
@@ -100,11 +104,9 @@ __device__ inline constexpr float most_finite(flexc_bf16) { return kMostFinite; 
 __device__ inline constexpr float most_finite(float) { return kMostFinite; }
 
 class TableSums {
-    static constexpr bool kHasWeighted = mod::TableGradients::kWeightedPartial >= 0;
+    static constexpr bool kHasWeighted = kTableSumSizes.has_weighted;
     static constexpr int kTiles = kHasWeighted ? 2 : 1; // of dS, and of what is added instead
-    static constexpr TableSumSizes kSizes = {mod::TableGradients::kCount,
-                                             mod::TableGradients::kWords, mod::kWarps,
-                                             kHasWeighted};
+    static constexpr TableSumSizes kSizes = kTableSumSizes;
     static constexpr int kThreads = 32 * mod::kWarps;
     static constexpr int kTableBytes = kSizes.table_bytes(TableTile::kElementBytes);
     static constexpr int kFloats = kSizes.floats(TableTile::kElementBytes);

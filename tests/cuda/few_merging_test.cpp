@@ -39,7 +39,6 @@ inline float __shfl_sync(unsigned mask, float x, int lane) {
 #include "mod.cuh"
 #include "common/shared_words.cuh"
 namespace sm80 {
-inline int lane_index() { return threadIdx.x % 32; }
 inline int block_index_again() { return blockIdx.x; }
 inline unsigned shared_address(const void*) { return 0; }
 inline float load_shared_float(unsigned from) { return loaded<float>(from); }
@@ -56,7 +55,6 @@ template <typename... Floats> void store_shared(unsigned to, float x, float y, F
 inline void commit_copies() {}
 inline void wait_for_copies() {}
 template <int> void wait_for_groups() {}
-template <typename E> unsigned pack(float, float) { return 0; }
 inline float quad_sum(float x) { return x; }
 }
 #include "sm80/tile.cuh"

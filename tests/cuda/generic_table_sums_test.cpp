@@ -32,6 +32,7 @@ using Function = void(const std::uint64_t* words, const ::sm80::KernelArguments*
 
 constexpr std::string_view kText = R"(
 #include "mod.cuh"
+#include "sm80/backward_tiles.cuh"
 #include "sm80/table_sums.cuh"
 #include "sm90/warpgroup.cuh"
 using namespace sm80;
@@ -43,13 +44,15 @@ extern "C" void run(const unsigned long long* words, const KernelArguments* atte
     const mod::Arguments& arguments = *reinterpret_cast<const mod::Arguments*>(words);
     const HeadPlace place(*attention, arguments, head);
     constexpr int kElements = mod::kQueryTile * mod::kKeyTile;
+    // Where the kernel has them.
+    constexpr BackwardKeyLayout kLayout = backward_key_layout(kSizes);
+    static_assert(kLayout.bytes == mod::kSharedBytes && kLayout.bytes <= sizeof memory_of_block);
     run_block(32 * mod::kWarps, [&] {
         const Surroundings around{*attention, arguments, place,
                                   SequenceLength(*attention, place.b)};
         // What is added to weighted tables instead of dS is here twice as much.
         constexpr bool kHasWeighted = mod::TableGradients::kWeightedPartial >= 0;
-        constexpr int kTileBytes = mod::kQueryTile * TableTile::kPitch;
-        TableGradients sums(2 * kTileBytes);
+        TableGradients sums(kLayout.table_sums);
         __syncthreads();
         for (int tile = 0; tile < tiles; ++tile) {
             __syncthreads();
@@ -60,16 +63,18 @@ extern "C" void run(const unsigned long long* words, const KernelArguments* atte
                 sums.update_largest(seen);
                 const flexc_bf16 twice = flexc_from_float<flexc_bf16>(2 * seen[0][0][0]);
                 const float doubled[1][1][4] = {{{flexc_to_float(twice), 0, 0, 0}}};
-                if constexpr (kHasWeighted) sums.template update_largest<1>(doubled);
                 unsigned char* const at = memory_of_block +
                                           i / mod::kKeyTile * TableTile::kPitch +
                                           i % mod::kKeyTile * 2;
-                std::memcpy(at, &bits, 2);
-                std::memcpy(at + kTileBytes, &twice, 2);
+                std::memcpy(at + kLayout.d_scores, &bits, 2);
+                if constexpr (!kHasWeighted) continue;
+                sums.template update_largest<1>(doubled);
+                std::memcpy(at + kLayout.weighted, &twice, 2);
             }
             sums.publish_ranges(around, tile * mod::kQueryTile, first_key);
             __syncthreads();
-            sums.add(around, DScores{0}, DScores{kTileBytes}, tile * mod::kQueryTile, first_key);
+            sums.add(around, DScores{kLayout.d_scores}, DScores{kLayout.weighted},
+                     tile * mod::kQueryTile, first_key);
         }
         sums.flush(around, first_key);
     });

@@ -72,6 +72,15 @@ constexpr std::string_view kBackwardBody = R"(
     if (kGradients > 0 && visible(at)) {
         add_gradients(at, both, p->d_modified);
         sum_gradients(at, both, p->d_modified, sums);
+        float of_row[mod::RowGradients::kCount + 1] = {};
+        float of_column[mod::ColumnGradients::kCount + 1] = {};
+        mod::RowGradients::sum(both, p->d_modified, of_row);
+        mod::RowGradients::flush(at, of_row);
+        mod::ColumnGradients::sum(both, p->d_modified, of_column);
+        mod::ColumnGradients::flush(at, of_column);
+        mod::LoopedGradients::visit(at, both, p->d_modified, [](mod::Line, auto* to, float term) {
+            if (to != nullptr) flexc_accumulate(to, term);
+        });
     }
     flush_gradients(arguments, launch, head, p->b, p->h, p->h_kv, sums);)";
 
