@@ -148,12 +148,14 @@ std::vector<KernelConfig> backward_candidates(const KernelRequest& request) {
             return key_kernel_bytes(request, shape) <= shared_memory_limit(request.arch);
         });
     const BlockShape chosen = found == kKeyShapes.end() ? kKeyShapes.back() : *found;
-    // Saving registers helps if results take half of them. If gradients or values of keys need many
+    // Saving registers helps if results take half of them, or what elements weigh takes more. If
+    // gradients or values of keys need many
     // registers, the template itself starts with the first step. Programs with long code for each
     // element start with few rows at a time: unrolling all rows takes several times as long to
     // compile.
     constexpr int kFewRows = 2, kMostSavings = 3;
     const bool crowded =
+        request.gradients.weighs_entries ||
         chosen.key_tile * (request.head_dim + request.head_dim_v) >= 128 * 32 * chosen.warps;
     const bool adds_elements = table_words_of(request, chosen) > 0
                                    ? request.gradients.adds_many_entries

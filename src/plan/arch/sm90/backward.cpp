@@ -231,13 +231,14 @@ std::vector<FusedTile> ways_of_warps(const KernelRequest& request, const FusedTi
 }
 
 // Whether elements are added to copies of all entries of tables, if there is room. Beside products
-// for dq, dk and dv, what other sums take would spill, and so would what elements read; and a large
-// program, of which few candidates are compiled, would be generic if this way spills much.
+// for dq, dk and dv, what other sums take would spill; and a large program, of which few candidates
+// are compiled, would be generic if this way spills much. What reads much for each element spills
+// in every kernel.
 bool may_have_entries(const KernelRequest& request) {
     const BufferGradients& gradients = request.gradients;
     return gradients.entries_of_elements.exist() && !shares_keys(request) &&
-           (gradients.are_alone || (!gradients.has_sums_beside_entries && !request.work.is_large &&
-                                    !request.work.reads_much()));
+           !request.work.reads_much() &&
+           (gradients.are_alone || (!gradients.has_sums_beside_entries && !request.work.is_large));
 }
 
 // Returns all ways in which the tile may sum gradients, the fastest first.
