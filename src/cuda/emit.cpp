@@ -51,8 +51,8 @@ class Emitter {
     Emitter(const passes::Mod& mod, const passes::ScoreParts& parts,
             const plan::KernelConfig& config, const EmitOptions& options)
         : mod_(mod), parts_(parts), config_(config), options_(options),
-          family_(family_text(config)), mask_(kernel_mask(mod, config, has_elements())),
-          symbols_(mod_, roots(), precision()) {
+          family_(family_text(config)), gradients_(gradients_of(mod, config)),
+          mask_(kernel_mask(mod, config, has_elements())), symbols_(mod_, roots(), precision()) {
         if (has_backward_policies(config) && is_backward(config.kind)) symbols_.split_positions();
         if (!plan::is_generic(config)) symbols_.use_narrow_offsets(roots(), key_width());
         if (config.decomposition.stages_tables()) symbols_.stage_tables(parts_.staged);
@@ -79,27 +79,27 @@ class Emitter {
         if (is_backward(config_.kind)) {
             joint();
             if (has_backward_policies(config_))
-                text_ += emit_key_index_2d(symbols_, config_, gradients()) +
+                text_ += emit_key_index_2d(symbols_, config_, gradients_) +
                          emit_grid_gradients(symbols_, config_) +
                          emit_distance_values(symbols_, config_) +
-                         emit_dense_bias(symbols_, config_, gradients());
+                         emit_dense_bias(symbols_, config_, gradients_);
             if (config_.kind == plan::KernelKind::fold)
-                text_ += emit_distance_factors(symbols_, gradients(), config_.sums) +
+                text_ += emit_distance_factors(symbols_, gradients_, config_.sums) +
                          emit_term_gradients(symbols_, terms_by_distance(mod_));
             if (!has_backward_policies(config_)) {
                 first_kv_head();
-                text_ += emit_generic_gradients(symbols_, gradients(), config_.sums) +
-                         emit_table_gradients(symbols_, config_, gradients());
+                text_ += emit_generic_gradients(symbols_, gradients_, config_.sums) +
+                         emit_table_gradients(symbols_, config_, gradients_);
                 if (config_.sequences.is_short)
-                    text_ += emit_shared_gradient(symbols_, gradients(), config_.sums);
+                    text_ += emit_shared_gradient(symbols_, gradients_, config_.sums);
             }
         }
         if (has_backward_policies(config_))
-            text_ += emit_read_gradients(symbols_, config_, gradients(), adds_elements()) +
-                     emit_table_gradients(symbols_, config_, gradients()) +
-                     emit_shifted_gradients(symbols_, gradients(), config_.sums);
+            text_ += emit_read_gradients(symbols_, config_, gradients_, adds_elements()) +
+                     emit_table_gradients(symbols_, config_, gradients_) +
+                     emit_shifted_gradients(symbols_, gradients_, config_.sums);
         element_sums();
-        if (is_delta()) text_ += emit_row_gradients(symbols_, gradients());
+        if (is_delta()) text_ += emit_row_gradients(symbols_, gradients_);
         text_ += emit_sink(mod_, config_, std::min(precision(), passes::Precision::fast));
         text_ += "} // namespace mod\n";
         return std::move(text_);
@@ -125,16 +125,15 @@ class Emitter {
     bool is_delta() const {
         return has_backward_policies(config_) && config_.kind == plan::KernelKind::delta;
     }
-    bool has_row_gradients() const { return is_delta() && !gradients().empty(); }
+    bool has_row_gradients() const { return is_delta() && !gradients_.empty(); }
     bool has_elements() const { return has_program() && config_.kind != plan::KernelKind::delta; }
     bool builds_block_mask() const { return config_.kind == plan::KernelKind::block_mask; }
     bool adds_elements() const {
         return !terms().empty() ||
-               std::ranges::any_of(gradients(), [&](const passes::ReadGradient& gradient) {
+               std::ranges::any_of(gradients_, [&](const passes::ReadGradient& gradient) {
                    return !is_of_d_scores(mod_, config_, gradient);
                });
     }
-    std::vector<passes::ReadGradient> gradients() const { return gradients_of(mod_, config_); }
     std::vector<passes::ReadGradient> terms() const { return terms_of_kernel(mod_, config_); }
     // Whether the gradient comes from sums over diagonals, without partials of elements.
     bool sums_diagonals(const passes::ReadGradient& gradient) const {
@@ -183,7 +182,7 @@ class Emitter {
         if (!has_program()) return result;
         if (builds_block_mask()) return {mod_.mask};
         if (!has_elements())
-            return gradient_roots(mod_, gradients(), {&passes::ReadGradient::partial});
+            return gradient_roots(mod_, gradients_, {&passes::ReadGradient::partial});
         result = {mod_.mask, mod_.score};
         append(result, band_roots(mod_, mask_));
         if (reports()) result.push_back(mod_.out_of_range);
@@ -196,7 +195,7 @@ class Emitter {
     std::vector<NodeId> backward_roots() const {
         const bool is_fold = config_.kind == plan::KernelKind::fold;
         std::vector<NodeId> result = {mod_.d_score};
-        for (const passes::ReadGradient& gradient : gradients()) {
+        for (const passes::ReadGradient& gradient : gradients_) {
             if (!sums_diagonals(gradient)) result.push_back(gradient.partial);
             const bool multiplies = gradient.is_of_table || sums_few_entries(gradient) || is_fold;
             const NodeId factor =
@@ -240,7 +239,7 @@ class Emitter {
         constant("bool", "kReportsOutOfRange", reports());
         if (config_.kind == plan::KernelKind::forward)
             constant("bool", "kReturnsMaxScores", options_.returns_max_scores);
-        constant("int", "kGradients", gradients().size());
+        constant("int", "kGradients", gradients_.size());
         if (is_backward(config_.kind)) {
             constant("bool", "kAccumulatesQueryGradient",
                      config_.kind == plan::KernelKind::backward_fused &&
@@ -253,7 +252,7 @@ class Emitter {
             }
         }
         if (is_backward(config_.kind))
-            text_ += emit_score_derivative(mod_, config_, gradients(), roots());
+            text_ += emit_score_derivative(mod_, config_, gradients_, roots());
         if (has_shared_value())
             constant("bool", "kHasSharedValue", config_.sequences.shared_value != ir::kNoNode);
         text_ += family_.constants(inputs());
@@ -356,7 +355,7 @@ class Emitter {
     // What elements compute together, apart from what the terms of sums carry.
     std::vector<NodeId> joint_roots() const {
         std::vector<NodeId> roots = {mod_.score, mod_.d_score};
-        for (const passes::ReadGradient& gradient : gradients())
+        for (const passes::ReadGradient& gradient : gradients_)
             if (has_partial(gradient)) roots.push_back(gradient.partial);
         return roots;
     }
@@ -389,7 +388,7 @@ class Emitter {
         body.line("Joint joint;");
         body.line("joint.score = " + unbracketed(body.text(mod_.score)) + ";");
         body.line("joint.d_score = " + unbracketed(body.text(mod_.d_score)) + ";");
-        for (std::size_t i = 0; const passes::ReadGradient& gradient : gradients())
+        for (std::size_t i = 0; const passes::ReadGradient& gradient : gradients_)
             body.line(
                 formatted("joint.partial[{}] = {};", i++,
                           has_partial(gradient) ? unbracketed(body.text(gradient.partial)) : "0"));
@@ -401,7 +400,7 @@ class Emitter {
     void joint() {
         text_ += "struct Joint {\n    float score, d_score;\n"
                  "    float partial[kGradients ? kGradients : 1];\n";
-        const std::vector<NodeId> shared = carried(symbols_, gradients());
+        const std::vector<NodeId> shared = carried(symbols_, gradients_);
         if (!shared.empty()) text_ += formatted("    float carried[{}];\n", shared.size());
         text_ += "};\n";
         Body body = joint_body();
@@ -430,6 +429,7 @@ class Emitter {
     const plan::KernelConfig& config_;
     const EmitOptions& options_;
     const FamilyText& family_;
+    const std::vector<passes::ReadGradient> gradients_; // that the kernel sums
     const KernelMask mask_;
     SymbolTable symbols_;
     std::string text_;

@@ -3,25 +3,31 @@
 // 2t + 1 of row g.
 #pragma once
 
+#include "common/math.cuh"
 #include "sm80/backward_mma.cuh"
 #include "sm80/backward_tiles.cuh"
 
 namespace sm80 {
 
-// Lanes that share a line: their numbers differ in the bits from kFirst to kLast.
-template <int kFirst, int kLast> struct LanesOfLine {
-    static __device__ bool is_first() { return (lane_index() & (2 * kLast - kFirst)) == 0; }
-    // Called by all lanes of the warp.
+// Lanes that share a line: whether this one is the first, and their sum, which all lanes of the
+// warp call.
+struct LanesOfRow {
+    static __device__ bool is_first() { return lane_index() % 4 == 0; }
+    static __device__ float sum(float x) { return quad_sum(x); }
+};
+struct LanesOfColumn {
+    static __device__ bool is_first() { return lane_index() < 4; }
     static __device__ float sum(float x) {
 #pragma unroll
-        for (int lane = kFirst; lane <= kLast; lane *= 2)
-            x += __shfl_xor_sync(0xffffffffu, x, lane);
+        for (int distance = 4; distance < 32; distance *= 2)
+            x += __shfl_xor_sync(0xffffffffu, x, distance);
         return x;
     }
 };
-using LanesOfRow = LanesOfLine<1, 2>;
-using LanesOfColumn = LanesOfLine<4, 16>;
-using LanesOfTile = LanesOfLine<1, 16>;
+struct LanesOfTile {
+    static __device__ bool is_first() { return lane_index() == 0; }
+    static __device__ float sum(float x) { return flexc_warp_sum(x); }
+};
 
 // Of reads that depend on the query alone, or on the key alone.
 template <typename Gradients, typename Lanes> class LineSum {
@@ -51,7 +57,7 @@ using ColumnSum = LineSum<mod::ColumnGradients, LanesOfColumn>;
 template <typename Lanes, typename Sum>
 __device__ __noinline__ void add_of_lanes(Sum* to, float term) {
     term = Lanes::sum(term);
-    if (Lanes::is_first() && to != nullptr && term != 0) flexc_accumulate(to, term);
+    if (Lanes::is_first() && to != nullptr) flexc_accumulate(to, term);
 }
 template <typename Sum> __device__ inline void add_along(mod::Line line, Sum* to, float term) {
     switch (line) {
@@ -59,7 +65,7 @@ template <typename Sum> __device__ inline void add_along(mod::Line line, Sum* to
     case mod::Line::row: return add_of_lanes<LanesOfRow>(to, term);
     case mod::Line::column: return add_of_lanes<LanesOfColumn>(to, term);
     case mod::Line::none:
-        if (to != nullptr && term != 0) flexc_accumulate(to, term);
+        if (to != nullptr) flexc_accumulate(to, term);
     }
 }
 

@@ -106,16 +106,15 @@ __device__ inline constexpr float most_finite(float) { return kMostFinite; }
 class TableSums {
     static constexpr bool kHasWeighted = kTableSumSizes.has_weighted;
     static constexpr int kTiles = kHasWeighted ? 2 : 1; // of dS, and of what is added instead
-    static constexpr TableSumSizes kSizes = kTableSumSizes;
     static constexpr int kThreads = 32 * mod::kWarps;
-    static constexpr int kTableBytes = kSizes.table_bytes(TableTile::kElementBytes);
-    static constexpr int kFloats = kSizes.floats(TableTile::kElementBytes);
+    static constexpr int kTableBytes = kTableSumSizes.table_bytes(TableTile::kElementBytes);
+    static constexpr int kFloats = kTableSumSizes.floats(TableTile::kElementBytes);
     static constexpr unsigned kAll = 0xffffffffu;
 
   public:
     // memory: address of the sums in shared memory, which are cleared here.
     explicit __device__ TableSums(unsigned memory) : memory_(memory) {
-        for (int i = thread(); i < kSizes.tables * kTableBytes / 4; i += kThreads)
+        for (int i = thread(); i < kTableSumSizes.tables * kTableBytes / 4; i += kThreads)
             store_shared_word(memory + 4 * i, 0);
     }
 
@@ -186,10 +185,11 @@ class TableSums {
     // 2 * table and 2 + 2 * table are the first and last entry, and the last one is the largest of
     // what is added instead of dS.
     static constexpr __device__ int word_of_largest(int tile) {
-        return tile == 0 ? 0 : 1 + 2 * kSizes.tables;
+        return tile == 0 ? 0 : 1 + 2 * kTableSumSizes.tables;
     }
     __device__ unsigned published(int warp, int word) const {
-        return memory_ + kSizes.tables * kTableBytes + warp * kSizes.warp_bytes() + 4 * word;
+        return memory_ + kTableSumSizes.tables * kTableBytes +
+               warp * kTableSumSizes.warp_bytes() + 4 * word;
     }
     __device__ TableCopies copies_of(int table) const {
         return {this->table(table), windows_[table].first, windows_[table].count};

@@ -77,23 +77,6 @@ extern "C" void run(const unsigned long long* words, const KernelArguments* atte
 }
 )";
 
-// Calls visit(entry, partial) for what an element adds to the gradient of a read, term by term if
-// it is in a sum.
-template <typename Visit>
-void visit_terms(const passes::Mod& mod, const passes::ReadGradient& gradient, ir::Environment at,
-                 Visit visit) {
-    const ir::NodeId counter = mod.counters[gradient.read];
-    std::int64_t end = at.counter + 1;
-    if (counter != ir::kNoNode) {
-        const auto& range = mod.program.graph[counter].operands;
-        at.counter = ir::evaluate_integer(mod.program, range[0], at);
-        end = ir::evaluate_integer(mod.program, range[1], at);
-    }
-    for (; at.counter < end; ++at.counter)
-        if (const auto entry = test::element_of(mod.program, gradient.read, at))
-            visit(*entry, ir::evaluate_real(mod.program, gradient.partial, at));
-}
-
 bool is_near(double is, double expected, double scale) {
     return std::abs(is - expected) <= 2e-5 * (scale + std::abs(expected));
 }
@@ -176,7 +159,7 @@ int check(const std::string& text, std::mt19937& random) {
             }
             if (!is_visible || gradient.entry_sum != passes::EntrySum::none) continue;
             const std::uint32_t buffer = mod->program.graph[gradient.read].symbol;
-            visit_terms(*mod, gradient, at, [&](std::size_t entry, double partial) {
+            test::visit_terms(*mod, gradient, at, [&](std::size_t entry, double partial) {
                 gradients[buffer][entry] += partial * d_modified;
                 sizes[buffer][entry] += std::abs(partial * d_modified);
             });

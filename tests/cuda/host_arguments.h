@@ -59,4 +59,21 @@ class HostArguments {
 std::optional<std::size_t> element_of(const ir::Program& program, ir::NodeId read,
                                       const ir::Environment& at);
 
+// Calls visit(element, partial) for what an element of the score matrix adds to the gradient of a
+// read that is inside of its buffer: once, or for each term if it is in a sum.
+template <typename Visit>
+void visit_terms(const passes::Mod& mod, const passes::ReadGradient& gradient, ir::Environment at,
+                 Visit visit) {
+    const ir::NodeId counter = mod.counters[gradient.read];
+    std::int64_t end = at.counter + 1;
+    if (counter != ir::kNoNode) {
+        const auto& range = mod.program.graph[counter].operands;
+        at.counter = ir::evaluate_integer(mod.program, range[0], at);
+        end = ir::evaluate_integer(mod.program, range[1], at);
+    }
+    for (; at.counter < end; ++at.counter)
+        if (const auto element = element_of(mod.program, gradient.read, at))
+            visit(*element, ir::evaluate_real(mod.program, gradient.partial, at));
+}
+
 } // namespace flexc::test

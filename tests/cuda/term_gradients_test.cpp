@@ -52,15 +52,11 @@ bool near(double expected, double got) {
 }
 
 // Adds what each term of a gradient adds at a place.
-void add_terms(const passes::Mod& mod, const passes::ReadGradient& gradient, ir::Environment at,
-               std::vector<std::vector<double>>& sums) {
-    const ir::Node& read = mod.program.graph[gradient.read];
-    const auto& range = mod.program.graph[mod.counters[gradient.read]].operands;
-    const std::int64_t end = ir::evaluate_integer(mod.program, range[1], at);
-    for (at.counter = ir::evaluate_integer(mod.program, range[0], at); at.counter < end;
-         ++at.counter)
-        if (const auto element = test::element_of(mod.program, gradient.read, at))
-            sums[read.symbol][*element] += ir::evaluate_real(mod.program, gradient.partial, at);
+void add_terms(const passes::Mod& mod, const passes::ReadGradient& gradient,
+               const ir::Environment& at, std::vector<std::vector<double>>& sums) {
+    std::vector<double>& of_buffer = sums[mod.program.graph[gradient.read].symbol];
+    test::visit_terms(mod, gradient, at,
+                      [&](std::size_t element, double partial) { of_buffer[element] += partial; });
 }
 
 void check(bool deterministic) {

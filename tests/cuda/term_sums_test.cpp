@@ -124,17 +124,13 @@ plan::KernelConfig config_of(int words) {
 }
 
 // Adds what an element adds to the terms of a read.
-void add_terms(const passes::Mod& mod, const passes::ReadGradient& gradient, ir::Environment at,
-               double d_modified, std::vector<double>& sums, std::vector<double>& sizes) {
-    const auto& range = mod.program.graph[mod.counters[gradient.read]].operands;
-    const std::int64_t end = ir::evaluate_integer(mod.program, range[1], at);
-    for (at.counter = ir::evaluate_integer(mod.program, range[0], at); at.counter < end;
-         ++at.counter)
-        if (const auto element = test::element_of(mod.program, gradient.read, at)) {
-            const double part = d_modified * ir::evaluate_real(mod.program, gradient.partial, at);
-            sums[*element] += part;
-            sizes[*element] += std::abs(part);
-        }
+void add_terms(const passes::Mod& mod, const passes::ReadGradient& gradient,
+               const ir::Environment& at, double d_modified, std::vector<double>& sums,
+               std::vector<double>& sizes) {
+    test::visit_terms(mod, gradient, at, [&](std::size_t element, double partial) {
+        sums[element] += d_modified * partial;
+        sizes[element] += std::abs(d_modified * partial);
+    });
 }
 
 void check(const std::string& text, bool deterministic, bool keeps, std::mt19937& random) {

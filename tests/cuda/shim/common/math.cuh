@@ -27,3 +27,7 @@ inline float tanh_fast(float x) { return std::tanh(x); }
 inline float reciprocal_fast(float x) { return 1 / x; }
 // Of one thread's columns alone.
 inline float quad_max(float x) { return x; }
+inline float quad_sum(float x) {
+    x += __shfl_xor_sync(0xffffffffu, x, 1);
+    return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
