@@ -234,7 +234,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         release_registers_to<kProducerRegisters>();
         if (warp == 0 && threadIdx.x % 32 == 0)
             load_queries(attention, arguments, maps, shared, keys);
-        if (kStagesRows && warp == 2) stage_values(attention, arguments, shared, keys);
+        if (kWarpStagesRows && warp == 2) stage_values(attention, arguments, shared, keys);
         TileWarps::serve(attention, arguments, shared, keys, warp);
     } else {
         claim_registers<kConsumerRegisters>();

@@ -70,6 +70,7 @@ struct BackwardStorage {
     int d_scores_stages = 2; // tiles of dS, where warps are specialized
     int bias_stages = 0;     // copied tiles of the dense bias
     int query_sums = 0;      // gradients by query for which the block's warps combine their sums
+    bool has_room_for_rows = true; // for what the program computes for each query of a tile
     bool stages_columns = false; // what is read by column of the 2-D key index TileSums::key_width
     bool stages_sums = false;    // sums by column of that index; MMAs sum a tile by it
     // Words for sums of tables or grids: for each warp that sums; in a generic backward, for each

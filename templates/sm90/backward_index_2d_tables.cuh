@@ -2,7 +2,6 @@
 // query, from row to row of the 2-D key index, and within a row.
 #pragma once
 
-#include "common/select.h"
 #include "common/static_for.cuh"
 #include "sm90/backward_index_2d_stage.cuh"
 
@@ -164,51 +163,5 @@ class Index2dTables {
     Table rows_[mod::KeyIndex2d::kRowReads > 0 ? mod::KeyIndex2d::kRowReads : 1];
     Table columns_[mod::KeyIndex2d::kColumnReads > 0 ? mod::KeyIndex2d::kColumnReads : 1];
 };
-
-// The producer loads tiles of queries and d_out, and nothing beside them.
-struct QueriesAlone {
-    struct Rows {};
-    // Returns whether this thread is the one that issues loads.
-    static __device__ bool loads() { return true; }
-
-    __device__ QueriesAlone(const AttentionArguments&, int) {}
-    // Called before the loads of a tile, and after them.
-    static __device__ void read(Rows&, int) {}
-    static __device__ void fill(Rows&, const mod::Arguments&, const HeadPlace&, int, unsigned,
-                                Barrier) {}
-};
-// The producer's warp also stages what is read by rows and columns of the 2-D key index, for one
-// head and tile of keys.
-class QueriesWithIndex2d {
-  public:
-    using Rows = Index2dTables::Rows;
-    static __device__ bool loads() { return threadIdx.x % 32 == 0; }
-
-    __device__ QueriesWithIndex2d(const AttentionArguments& attention, int first_key)
-        : attention_(attention), first_key_(first_key), tables_(attention, first_key) {}
-
-    __device__ void read(Rows& rows, int tile_query) const {
-        if (tables_.is_inside()) tables_.read(rows, tile_query);
-    }
-    __device__ void fill(Rows& rows, const mod::Arguments& arguments, const HeadPlace& place,
-                         int tile_query, unsigned memory, Barrier queries) {
-        if (!tables_.is_known()) {
-            tables_.find(arguments, place);
-            if (tables_.is_inside()) tables_.read(rows, tile_query);
-        }
-        __syncwarp();
-        if (tables_.is_inside())
-            tables_.fill(rows, tile_query, memory, queries);
-        else
-            Index2dStage{attention_, arguments, place, tile_query, first_key_, memory}.fill(
-                queries);
-    }
-
-  private:
-    const AttentionArguments& attention_;
-    const int first_key_;
-    Index2dTables tables_;
-};
-using BesideQueries = Select<kStagesIndex2d, QueriesWithIndex2d, QueriesAlone>;
 
 } // namespace sm90

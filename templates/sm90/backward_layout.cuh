@@ -34,10 +34,13 @@ constexpr __device__ BackwardShape shape_of_program() {
     shape.adds_bias_gradients = mod::DenseBias::kGradient >= 0;
     shape.biases_are_narrow = mod::DenseBias::kIsNarrow;
     shape.sums_tile = kSumsInTile;
+    shape.are_alone = mod::ReadGradients::kAreAlone;
     constexpr int kRowBytes = sizeof(mod::Row);
     // Terms are summed when the next tile's rows may have been staged.
+    const bool has_warp = !kSumsInTile || (!shape.shares_keys() && mod::KeyIndex2d::kWidth == 0);
     const bool stages_rows = !__is_empty(mod::Row) && kRowBytes <= shape.most_row_bytes() &&
-                             !kSumsInTile && !mod::TermSums::kExist;
+                             has_warp && mod::ReadGradients::kLeaveRoomForRows &&
+                             !mod::TermSums::kExist;
     shape.row_bytes = stages_rows ? kRowBytes : 0;
     shape.key_width = kKeyWidth;
     shape.row_reads = mod::KeyIndex2d::kRowReads;
@@ -49,7 +52,6 @@ constexpr __device__ BackwardShape shape_of_program() {
     shape.entry_words =
         kSumsEntries ? (mod::TableGradients::kEntries + 1) << mod::TableGradients::kCopyShift : 0;
     shape.has_weighted_tile = mod::ReadGradients::kWeighted >= 0;
-    shape.are_alone = mod::ReadGradients::kAreAlone;
     shape.query_sums = mod::ReadGradients::kQuerySums;
     shape.term_words = mod::TermSums::kWords;
     shape.has_block_mask = mod::Mask::kHasBlockMask;
@@ -105,8 +107,11 @@ constexpr int kKeyPanelColumns =
 constexpr __device__ int groups_of(int piece) { return kShape.groups_of(piece); }
 constexpr int kPieceBytes = kShape.piece_bytes(); // of the first piece, the largest
 
-// Whether a warp that has nothing else to do computes what a program computes once for a query.
+// Whether a warp computes what the program computes once for a query: one of its own, or where that
+// sums tiles, the one that loads queries.
 constexpr bool kStagesRows = kShape.row_bytes > 0;
+constexpr bool kLoaderStagesRows = kStagesRows && kSumsInTile;
+constexpr bool kWarpStagesRows = kStagesRows && !kSumsInTile;
 
 constexpr int kDScoresBytes = kShape.d_scores_bytes(); // of a stage
 // Whether MMAs sum dS over the 2-D key index, where tiles of keys are whole rows of it. What they
@@ -240,7 +245,7 @@ struct Shared {
     __device__ void initialise_for_next() const {
         keys(1).initialise(1);
         for (int i = 0; i < 2; ++i)
-            keys_empty(i).initialise(2 + (kStagesRows || kCopiesBiases));
+            keys_empty(i).initialise(2 + (kWarpStagesRows || kCopiesBiases));
         values_empty().initialise(4 * kConsumers);
         queries_end().initialise(1);
         d_values_full().initialise(128 * kConsumers);

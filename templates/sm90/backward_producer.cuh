@@ -3,16 +3,16 @@
 #pragma once
 
 #include "common/dependence.cuh"
+#include "sm90/backward_beside_queries.cuh"
 #include "sm90/backward_dense_bias.cuh"
 #include "sm90/backward_heads.cuh"
-#include "sm90/backward_index_2d_tables.cuh"
 #include "sm90/backward_key_loads.cuh"
 #include "sm90/backward_query_tiles.cuh"
 #include "sm90/backward_row_stages.cuh"
 
 namespace sm90 {
 
-// Called by one thread, or where reads are staged by its whole warp: loads queries with their
+// Called by one thread, or where values are staged beside queries by its whole warp: loads queries with their
 // statistics and d_out for every tile, and keys and values once, unless another thread does.
 __device__ inline void load_tiles(const AttentionArguments& attention,
                                   const mod::Arguments& arguments, const BackwardTensorMaps& maps,
@@ -23,7 +23,7 @@ __device__ inline void load_tiles(const AttentionArguments& attention,
     visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
         TileLength length = keys.length(attention, place);
         const long long sums = rows.first(place);
-        BesideQueries beside(attention, keys.first_kv);
+        BesideQueries beside(attention, arguments, keys, place);
 #pragma unroll 1
         for (QueryTiles walk(attention, place, keys, tiles); !walk.is_done();
              walk.advance(), ++step) {
@@ -34,7 +34,7 @@ __device__ inline void load_tiles(const AttentionArguments& attention,
                                static_cast<int>(length.first_query_row()) + tile_query, 0};
             if (step == 0 && loads) KeysBesideQueries::load_ahead(attention, maps, shared, keys);
             const Barrier queries = shared.queries_full(stage);
-            BesideQueries::Rows values;
+            BesideQueries::Values values;
             beside.read(values, tile_query);
             shared.queries_empty(stage).wait(parity);
             if (loads) {
@@ -59,7 +59,7 @@ __device__ inline void load_tiles(const AttentionArguments& attention,
                 load_panels(shared.base + kLayout.d_out + stage * kValuePanels * kQueryPanel,
                             kQueryPanel, kValuePanels, maps.d_out, query, d_out);
             }
-            beside.fill(values, arguments, place, tile_query, shared.index_2d(stage), queries);
+            beside.fill(values, shared, tile_query, step, queries);
         }
     });
 }

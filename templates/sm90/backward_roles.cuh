@@ -15,13 +15,13 @@ __device__ __forceinline__ void serve_consumers(const KernelArguments& attention
                                                 const Shared& shared, const KeyTile& keys,
                                                 int warp) {
     const bool first_lane = threadIdx.x % 32 == 0;
-    if (warp == 0 && (first_lane || kStagesIndex2d))
+    if (warp == 0 && (first_lane || BesideQueries::kTakesWarp))
         load_queries(attention, arguments, maps, shared, keys);
     if (DqWriter::kHasThread && warp == 1 && first_lane)
         DqWriter::serve(attention, arguments, maps, shared, keys);
     if (mod::kPersistent && warp == 3 && first_lane)
         load_key_tiles(attention, arguments, maps, shared);
-    if ((kStagesRows || kCopiesBiases) && warp == 2)
+    if ((kWarpStagesRows || kCopiesBiases) && warp == 2)
         stage_values(attention, arguments, shared, keys);
     if (BiasGradient::kHasWarps && warp % 2 == 1)
         BiasGradient::serve(attention, arguments, shared, keys, warp / 2);

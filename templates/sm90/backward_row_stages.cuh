@@ -80,10 +80,10 @@ struct RowStages {
         shared.queries_full(RowsOfLane::stage(tile.step)).arrive();
     }
 };
-// Stages nothing: rows are computed where an element needs them.
+// Stages nothing: the warp that loads queries does, or rows are computed where elements need them.
 struct NoRowStages {
     static __device__ void fill(const Shared&, const RowTile&) {}
 };
-using StagedRowTiles = Select<kStagesRows, RowStages, NoRowStages>;
+using StagedRowTiles = Select<kWarpStagesRows, RowStages, NoRowStages>;
 
 } // namespace sm90

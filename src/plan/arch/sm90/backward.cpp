@@ -120,6 +120,20 @@ std::optional<FusedTile> bias_tile_of(const KernelRequest& request) {
     return {};
 }
 
+// Returns the tile if there is room for it. Beside tiles of weighted gradients, which have two
+// stages, values of rows are not staged or dS has one stage where that makes room.
+std::optional<FusedTile> fitting_tile(const KernelRequest& request, FusedTile tile) {
+    const bool is_weighted = shape_of(request, tile).has_weighted_tile;
+    for (const int stages : {2, 1})
+        for (const bool has_room_for_rows : {true, false}) {
+            tile.storage.d_scores_stages = stages;
+            tile.storage.has_room_for_rows = has_room_for_rows;
+            if (fits(request, shape_of(request, tile))) return tile;
+            if (!is_weighted) return std::nullopt;
+        }
+    return std::nullopt;
+}
+
 // Returns the tile with as much memory for sums of tables as fits, or nothing. multiplies_kinds:
 // one by kinds is multiplied beside others, which takes memory of its own.
 std::optional<FusedTile> with_tables(const KernelRequest& request, FusedTile tile,
@@ -127,14 +141,10 @@ std::optional<FusedTile> with_tables(const KernelRequest& request, FusedTile til
     tile.sums.sums_tables = true;
     tile.sums.adds_biases_beside = adds_biases_beside;
     tile.storage.kind_words = multiplies_kinds ? ::sm90::kMostKindWords : 0;
-    // Tiles of weighted gradients have two stages; where there is no room, dS has one.
-    const int fewest_stages = request.gradients.weighs_tables ? 1 : 2;
-    for (const int words : {2048, 1024, 512})
-        for (int stages = 2; stages >= fewest_stages; --stages) {
-            tile.storage.table_words = words;
-            tile.storage.d_scores_stages = stages;
-            if (fits(request, shape_of(request, tile))) return tile;
-        }
+    for (const int words : {2048, 1024, 512}) {
+        tile.storage.table_words = words;
+        if (const auto fitting = fitting_tile(request, tile)) return fitting;
+    }
     return std::nullopt;
 }
 
@@ -188,11 +198,7 @@ std::optional<FusedTile> fastest_sums(const KernelRequest& request, const FusedT
 // summed, or nothing if there is no room.
 std::optional<FusedTile> with_weighted_distances(const KernelRequest& request, FusedTile tile) {
     tile.sums.weighs_distances = true;
-    for (const int stages : {2, 1}) {
-        tile.storage.d_scores_stages = stages;
-        if (fits(request, shape_of(request, tile))) return tile;
-    }
-    return std::nullopt;
+    return fitting_tile(request, tile);
 }
 
 // Returns the ways in which warps beside the products may sum grids, tables or weighted distances,
