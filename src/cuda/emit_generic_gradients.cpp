@@ -42,18 +42,6 @@ void add(Body& body, const SymbolTable& symbols, NodeId read, const std::string&
               data + (offset.empty() ? "" : " + " + offset) + ", " + value + ");");
 }
 
-// The elements of a tile for which a term's read has one address.
-std::string_view line_of(Place place) {
-    switch (place) {
-    case Place::launch:
-    case Place::head: return "tile";
-    case Place::row: return "row";
-    case Place::column: return "column";
-    case Place::element: break;
-    }
-    return "none";
-}
-
 // Adds the gradients of one counter's terms, in a loop over them. What the partials share, and the
 // score, come with the joint values.
 void add_terms(Body& each, const SymbolTable& symbols, NodeId counter,
@@ -61,10 +49,8 @@ void add_terms(Body& each, const SymbolTable& symbols, NodeId counter,
     each.loop(counter, [&](Body& inside) {
         inside.compute(gradient_roots(symbols.mod(), gradients, {&passes::ReadGradient::partial}));
         for (const passes::ReadGradient& gradient : gradients)
-            inside.line(formatted("add(Line::{}, {}, {} * d_modified);",
-                                  line_of(passes::place_of_term(symbols.mod(), gradient.read)),
-                                  inside.gradient_address(gradient.read),
-                                  inside.text(gradient.partial)));
+            add(inside, symbols, gradient.read, inside.text(gradient.partial) + " * d_modified",
+                "");
     });
 }
 
@@ -79,43 +65,29 @@ void take_carried(Body& body, const SymbolTable& symbols, const std::vector<Node
     }
 }
 
-// Adds an element's gradients to memory.
-Body adding(const SymbolTable& symbols, const std::vector<passes::ReadGradient>& gradients,
-            const std::vector<Partial>& of_element) {
+// Adds an element's gradients to memory. of_terms: those of sums' terms.
+Body adding(const SymbolTable& symbols, const std::vector<NodeId>& given,
+            const std::vector<Partial>& of_element,
+            const std::vector<passes::ReadGradient>& of_terms) {
+    const auto terms = by_counter(symbols.mod(), of_terms);
     std::vector<NodeId> roots;
     for (const Partial& partial : of_element)
         append_indices(roots, symbols, partial.read);
-    Body body(symbols, Place::element, "at.");
-    take_carried(body, symbols, carried(symbols, gradients));
-    body.compute(roots);
-    for (const Partial& partial : of_element)
-        add(body, symbols, partial.read, formatted("joint.partial[{}] * d_modified", partial.index),
-            "");
-    return body;
-}
-
-// The policy of gradients of sums' terms.
-std::string looped_gradients(const SymbolTable& symbols,
-                             const std::vector<passes::ReadGradient>& gradients) {
-    const auto of_terms = by_counter(symbols.mod(), gradients);
-    if (of_terms.empty()) return "";
-    std::vector<NodeId> roots;
-    for (const auto& [counter, of_counter] : of_terms) {
+    for (const auto& [counter, gradients] : terms) {
         const std::vector<NodeId> entered =
-            passes::entering(symbols.mod(), gradient_roots(symbols.mod(), of_counter,
+            passes::entering(symbols.mod(), gradient_roots(symbols.mod(), gradients,
                                                            {&passes::ReadGradient::partial}));
         roots.insert(roots.end(), entered.begin(), entered.end());
     }
     Body body(symbols, Place::element, "at.");
-    take_carried(body, symbols, carried(symbols, gradients));
+    take_carried(body, symbols, given);
     body.compute(roots);
-    for (const auto& [counter, of_counter] : of_terms)
-        add_terms(body, symbols, counter, of_counter);
-    Policy policy("LoopedGradients");
-    policy.member("    template <typename Add>\n");
-    policy.function("void visit(const At& at, const Joint& joint, float d_modified, Add add)",
-                    body);
-    return policy.text();
+    for (const Partial& partial : of_element)
+        add(body, symbols, partial.read, formatted("joint.partial[{}] * d_modified", partial.index),
+            "");
+    for (const auto& [counter, gradients] : terms)
+        add_terms(body, symbols, counter, gradients);
+    return body;
 }
 
 // The policy of gradients that are summed along a line of a tile.
@@ -160,21 +132,26 @@ Body flushing(const SymbolTable& symbols, const std::vector<Partial>& of_head) {
 } // namespace
 
 std::vector<NodeId> carried(const SymbolTable& symbols,
+                            const std::vector<passes::ReadGradient>& terms,
                             const std::vector<passes::ReadGradient>& gradients) {
-    std::vector<NodeId> partials;
+    std::vector<NodeId> factors;
+    for (const passes::ReadGradient& gradient : terms)
+        factors.push_back(gradient.element_factor);
     for (const passes::ReadGradient& gradient : gradients)
-        if (symbols.is_of_term(gradient.read)) partials.push_back(gradient.partial);
+        if (passes::is_term_by_element(symbols.mod(), gradient))
+            factors.push_back(gradient.partial);
     const bool uses_score =
         std::ranges::any_of(gradients, [&](const passes::ReadGradient& gradient) {
             return symbols.mod().dependence[gradient.read].has(analysis::Dependence::score);
         });
-    return passes::carried_values(symbols.mod(), partials, uses_score);
+    return passes::carried_values(symbols.mod(), factors, uses_score);
 }
 
 std::string emit_generic_gradients(const SymbolTable& symbols,
                                    const std::vector<passes::ReadGradient>& gradients,
-                                   passes::TileSums tile) {
+                                   const std::vector<NodeId>& given, passes::TileSums tile) {
     std::vector<Partial> of_head, of_row, of_column, of_element;
+    std::vector<passes::ReadGradient> terms_by_element;
     std::size_t of_terms = 0;
     const auto partials_of = [&](Place place) -> std::vector<Partial>& {
         switch (place) {
@@ -190,10 +167,11 @@ std::string emit_generic_gradients(const SymbolTable& symbols,
         const NodeId read = gradients[i].read;
         const passes::GradientSum sum = passes::gradient_sum(symbols.mod(), gradients[i], tile);
         if (sum == passes::GradientSum::table || sum == passes::GradientSum::batch) continue;
-        if (symbols.is_of_term(read))
-            ++of_terms;
-        else
+        if (!symbols.is_of_term(read))
             partials_of(symbols.place(read)).push_back({i, read});
+        else if (passes::is_term_by_element(symbols.mod(), gradients[i]))
+            terms_by_element.push_back(gradients[i]);
+        of_terms += symbols.is_of_term(read);
     }
     return formatted("constexpr int kHeadGradients = {}, kElementGradients = {};\n"
                      "struct GradientSums {{\n"
@@ -201,9 +179,8 @@ std::string emit_generic_gradients(const SymbolTable& symbols,
                      of_head.size(), of_element.size() + of_terms) +
            line_gradients(symbols, "RowGradients", of_row) +
            line_gradients(symbols, "ColumnGradients", of_column) +
-           looped_gradients(symbols, gradients) +
            device_function("void add_gradients(const At& at, const Joint& joint, float d_modified)",
-                           adding(symbols, gradients, of_element)) +
+                           adding(symbols, given, of_element, terms_by_element)) +
            device_function("void sum_gradients(const At& at, const Joint& joint, float d_modified, "
                            "GradientSums& sums)",
                            summing(symbols, of_head)) +

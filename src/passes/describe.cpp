@@ -144,8 +144,7 @@ std::string describe_short_sum(const Mod& mod, const ReadGradient& gradient) {
     return std::string(description(gradient, gradient_sum(mod, gradient, {.sums_batches = true})));
 }
 
-// Describes how terms are summed for one after another, by the place of their read; empty if one by
-// one.
+// Describes how terms are summed, by the place of their read.
 std::string_view over_tiles_of_terms(Place place) {
     switch (place) {
     case Place::launch:
@@ -154,22 +153,22 @@ std::string_view over_tiles_of_terms(Place place) {
     case Place::column: return "over a tile's queries for each term, once for a key and term";
     case Place::element: break;
     }
-    return "";
+    return "in a loop over the terms, one by one";
 }
 
 // Describes how the gradient of what a sum's terms read is summed.
 std::string describe_sum_of_terms(const Mod& whole, std::span<const Mod> kernels, NodeId read) {
     const Summing by = summing(whole, kernels, read);
     const ReadGradient& gradient = *gradient_of(by.mod.gradients, read);
-    std::string_view how;
-    if (is_of_terms_by_distance(by.mod, gradient))
-        how = "over a tile's diagonals, once for all terms, and then once for a distance and term";
-    else if (gradient_sum(by.mod, gradient) == GradientSum::terms)
-        how = over_tiles_of_terms(place_of_term(by.mod, read));
-    if (how.empty()) return "in a loop over the terms, one by one";
-    return formatted("in a warp-specialized fused backward {}{}; in others in a loop over the "
-                     "terms, once for the lanes that share a place",
-                     how, by.kernel);
+    const std::string_view over_tiles = over_tiles_of_terms(place_of_term(whole, read));
+    if (!is_of_terms_by_distance(by.mod, gradient) && by.kernel.empty())
+        return std::string(over_tiles);
+    return formatted(
+        "in a warp-specialized fused backward {}{}; in others {}",
+        is_of_terms_by_distance(by.mod, gradient)
+            ? "over a tile's diagonals, once for all terms, and then once for a distance and term"
+            : over_tiles,
+        by.kernel, over_tiles);
 }
 
 // Describes how the gradient of what elements read is summed.

@@ -1,6 +1,6 @@
 // Policies of gradients in the generic backward whose elements along a line of a tile add to one
-// place. Those of reads by the query alone, or by the key alone, are summed along a row, or a
-// column, before memory is touched; those of the terms of sums by lanes whose elements share it.
+// place: those of reads by the query alone, or by the key alone, are summed along a row, or a
+// column, before memory is touched.
 #pragma once
 
 namespace defaults {
@@ -14,14 +14,5 @@ struct NoLineGradients {
 };
 struct RowGradients : NoLineGradients {};
 struct ColumnGradients : NoLineGradients {};
-
-// Which elements of a tile share an address.
-enum class Line { tile, row, column, none };
-struct LoopedGradients {
-    // Calls add(line, address, what an element adds there) for each term of a sum and each gradient
-    // of what it reads. The address is null outside the buffer.
-    template <typename At, typename Joint, typename Add>
-    static __device__ void visit(const At&, const Joint&, float, Add) {}
-};
 
 } // namespace defaults

@@ -24,10 +24,6 @@ struct LanesOfColumn {
         return x;
     }
 };
-struct LanesOfTile {
-    static __device__ bool is_first() { return lane_index() == 0; }
-    static __device__ float sum(float x) { return flexc_warp_sum(x); }
-};
 
 // Of reads that depend on the query alone, or on the key alone.
 template <typename Gradients, typename Lanes> class LineSum {
@@ -51,22 +47,5 @@ template <typename Gradients, typename Lanes> class LineSum {
 
 using RowSum = LineSum<mod::RowGradients, LanesOfRow>;
 using ColumnSum = LineSum<mod::ColumnGradients, LanesOfColumn>;
-
-// Adds a number of each lane to memory, once for the lanes of a line. Called by all lanes of the
-// warp.
-template <typename Lanes, typename Sum>
-__device__ __noinline__ void add_of_lanes(Sum* to, float term) {
-    term = Lanes::sum(term);
-    if (Lanes::is_first() && to != nullptr) flexc_accumulate(to, term);
-}
-template <typename Sum> __device__ inline void add_along(mod::Line line, Sum* to, float term) {
-    switch (line) {
-    case mod::Line::tile: return add_of_lanes<LanesOfTile>(to, term);
-    case mod::Line::row: return add_of_lanes<LanesOfRow>(to, term);
-    case mod::Line::column: return add_of_lanes<LanesOfColumn>(to, term);
-    case mod::Line::none:
-        if (to != nullptr) flexc_accumulate(to, term);
-    }
-}
 
 } // namespace sm80

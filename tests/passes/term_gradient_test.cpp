@@ -77,7 +77,10 @@ TEST_CASE("nothing is left to elements but what generic kernels add") {
 }
 
 TEST_CASE("a warp keeps a word for each head's read and term, and one for each key") {
-    const auto words = [](const std::string& score) { return passes::term_words(mod_of(score)); };
+    const auto words = [](const std::string& score) {
+        const passes::Mod mod = mod_of(score);
+        return passes::count_term_reads(mod, passes::terms_by_tile(mod)).words(16);
+    };
     CHECK(words("score * sum(i in 0..16: w[h, i] * m[i])") == 2 * 16);
     CHECK(words("score * sum(i in 3..16: w[h, i])") == 13);
     CHECK(words("score * sum(i in 0..9: w[h, i]) + sum(i in 0..7: m[i] * kv_idx)") == 9 + 7);
