@@ -89,7 +89,7 @@ class Emitter {
                          emit_term_gradients(symbols_, terms_by_distance(mod_));
             if (!has_backward_policies(config_)) {
                 first_kv_head();
-                const std::vector<NodeId> given = carried(symbols_, terms(), gradients_);
+                const std::vector<NodeId> given = carried_by_joint();
                 text_ += emit_generic_gradients(symbols_, gradients_, given, config_.sums) +
                          emit_table_gradients(symbols_, config_, gradients_) +
                          emit_term_sums(symbols_, config_, terms(), given);
@@ -406,10 +406,18 @@ class Emitter {
         body.line("return joint;");
     }
 
+    // What joint values carry: where terms are summed by policies, elements carry it elsewhere.
+    std::vector<NodeId> carried_by_joint() const {
+        return carried(symbols_,
+                       has_backward_policies(config_) ? std::vector<passes::ReadGradient>{}
+                                                      : terms(),
+                       gradients_);
+    }
+
     void joint() {
         text_ += "struct Joint {\n    float score, d_score;\n"
                  "    float partial[kGradients ? kGradients : 1];\n";
-        const std::vector<NodeId> shared = carried(symbols_, terms(), gradients_);
+        const std::vector<NodeId> shared = carried_by_joint();
         if (!shared.empty()) text_ += formatted("    float carried[{}];\n", shared.size());
         text_ += "};\n";
         Body body = joint_body();

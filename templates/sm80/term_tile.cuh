@@ -178,7 +178,8 @@ template <typename Scores>
 __device__ inline void sum_terms(const TermElements<Scores>& elements, const Surroundings& around,
                                  int first_q, int first_kv, unsigned memory) {
     if constexpr (mod::TermSums::kExist)
-        sum_terms_of(TermTile<Scores>(elements, around, first_q, first_kv, memory));
+        sum_terms_of(
+            TermTile<Scores>(elements, around, first_q, computed_again(first_kv), memory));
 }
 template <typename Scores>
 __device__ inline void flush_terms(const Surroundings& around, int first_kv, unsigned memory) {
