@@ -74,6 +74,32 @@ TEST_CASE("dependence: gradients by the 2-D key index are sums over its rows or 
     }
 }
 
+TEST_CASE("dependence: how gradients of terms are summed, in all kernels or in some") {
+    const auto sums_of = [](const std::string& term, const std::string& before = "score * ") {
+        const std::string text = passes::describe_dependence(
+            test::lowered("buffer w: f32[H, 16] grad\nbuffer u: f32[Q_LEN, 16] grad\n"
+                          "buffer v: f32[KV_LEN, 16] grad\nbuffer t: f32[99, 16] grad\n"
+                          "score_mod = " +
+                          before + "sum(i in 0..16: " + term + ")"));
+        const std::size_t at = text.find("  gradient: ");
+        return text.substr(at, text.find('\n', at) - at);
+    };
+    const auto ends = [](const std::string& text, std::string_view end) {
+        return text.ends_with(end);
+    };
+    CHECK(ends(sums_of("w[h, i]"), "; over a tile for each term, once for a head and term"));
+    CHECK(ends(sums_of("u[q_idx, i]"),
+               "; over a tile's keys for each term, once for a query and term"));
+    CHECK(ends(sums_of("v[kv_idx, i]"),
+               "; over a tile's queries for each term, once for a key and term"));
+    CHECK(ends(sums_of("t[(q_idx + kv_idx) % 9, i]"), "; in a loop over the terms, one by one"));
+    CHECK(
+        ends(sums_of("w[h, i]", "score + "),
+             "; in a warp-specialized fused backward over a tile's diagonals, once for all terms, "
+             "and then once for a distance and term; in others over a tile for each term, once "
+             "for a head and term"));
+}
+
 TEST_CASE("dependence: kinds that Hopper's kernels multiply by are named, and what they do else") {
     const std::string text = passes::describe_dependence(
         test::lowered("buffer t: f32[9, 8, H] grad\nbuffer g: i32[Q_LEN]\nbuffer k: i32[KV_LEN]\n"
