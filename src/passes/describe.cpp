@@ -116,25 +116,35 @@ Summing summing(const Mod& mod, std::span<const Mod> kernels, NodeId read) {
     return {mod, ""};
 }
 
+// Whether a generic backward sums several gradients by the entries of this one at once.
+bool shares_sums(const Mod& mod, const ReadGradient& gradient) {
+    const std::vector<ReadGradient> gradients = summed_by_entries(mod);
+    const auto at = static_cast<std::size_t>(
+        std::ranges::find(gradients, gradient.read, &ReadGradient::read) - gradients.begin());
+    const std::size_t first = first_of_same_sums(mod, gradients, at);
+    std::size_t count = 0;
+    for (std::size_t i = 0; i < gradients.size(); ++i)
+        count += first_of_same_sums(mod, gradients, i) == first;
+    return count > 1;
+}
+
 // Describes how a generic backward sums it.
-std::string_view describe_generic_sum(const Mod& mod, const ReadGradient& gradient) {
-    switch (gradient.entry_sum) {
-    case EntrySum::none: break;
-    case EntrySum::d_scores:
-        return "in a copy of what a tile meets on chip, once for an entry, head and tile of keys, "
-               "where there is room";
-    case EntrySum::weighted:
-        return "in a copy of what a tile meets on chip, once for an entry, head and tile of keys, "
-               "from a tile of its elements beside that of dS, where there is room";
-    }
+std::string describe_generic_sum(const Mod& mod, const ReadGradient& gradient) {
+    if (gradient.entry_sum != EntrySum::none)
+        return formatted("in a copy of what a tile meets on chip, once for an entry, head and tile "
+                         "of keys{}{}, where there is room",
+                         gradient.entry_sum == EntrySum::weighted
+                             ? ", from a tile of its elements beside that of dS"
+                             : "",
+                         shares_sums(mod, gradient) ? ", for all tables of these entries" : "");
     switch (mod.place[gradient.read]) {
     case Place::launch:
-    case Place::head: return description(gradient, GradientSum::head);
+    case Place::head: return std::string(description(gradient, GradientSum::head));
     case Place::row: return "over a tile's keys, once for a query";
     case Place::column: return "over a tile's queries, once for a key";
     case Place::element: break;
     }
-    return description(gradient, GradientSum::element);
+    return std::string(description(gradient, GradientSum::element));
 }
 
 // Describes how a backward of many short sequences sums it.

@@ -118,6 +118,19 @@ TEST_CASE("dependence: kinds that Hopper's kernels multiply by are named, and wh
           std::string::npos);
 }
 
+TEST_CASE("dependence: tables that share sums in a generic backward are named") {
+    const auto shares = [](const std::string& index) {
+        return passes::describe_dependence(
+                   test::lowered("buffer t: f32[2, 9] grad\nbuffer a: f32[H, 2]\nscore_mod = score "
+                                 "+ a[h, 0] * t[0, min(abs(q_idx - kv_idx), 8)] + a[h, 1] * t[1, " +
+                                 index + "]"))
+                   .find("head and tile of keys, for all tables of these entries, where there is "
+                         "room") != std::string::npos;
+    };
+    CHECK(shares("min(abs(q_idx - kv_idx), 8)"));
+    CHECK_FALSE(shares("min(abs(q_idx - kv_idx), 7)"));
+}
+
 TEST_CASE("dependence: kinds of pairs that are stored for all heads are named") {
     const std::string text = passes::describe_dependence(
         test::lowered("buffer t: f32[H, 64] grad\nbuffer d: i32[B, Q_LEN, KV_LEN]\n"
