@@ -144,7 +144,11 @@ std::string describe_generic_sum(const Mod& mod, const ReadGradient& gradient) {
     case Place::column: return "over a tile's queries, once for a key";
     case Place::element: break;
     }
-    return std::string(description(gradient, GradientSum::element));
+    std::string text(description(gradient, GradientSum::element));
+    if (gradient.is_shifted &&
+        std::ranges::find(mod.shifted_reads, gradient.read, &ShiftedRead::read)->is_clamped())
+        text += ", and over the part of a line that is beyond a clamp";
+    return text;
 }
 
 // Describes how a backward of many short sequences sums it.

@@ -201,8 +201,8 @@ __device__ void differentiate_all(Scores& products, Scores& dp, const Surroundin
                           [&](const mod::Joint& joint, float d_modified, bool is_added) {
                               if (is_added) {
                                   mod::sum_gradients(at, joint, d_modified, sums);
-                                  row_sums[row].add(joint, d_modified);
-                                  column_sum.add(joint, d_modified);
+                                  row_sums[row].add(at, joint, d_modified);
+                                  column_sum.add(at, joint, d_modified);
                                   later.weighted.add(row, column, joint, d_modified);
                                   mod::add_gradients(at, joint, d_modified);
                               }

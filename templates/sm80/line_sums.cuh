@@ -25,14 +25,15 @@ struct LanesOfColumn {
     }
 };
 
-// Of reads that depend on the query alone, or on the key alone.
+// Of reads that depend on the query alone, or on the key alone, and of ends of clamps.
 template <typename Gradients, typename Lanes> class LineSum {
     static constexpr int kCount = Gradients::kCount;
     float sums_[kCount ? kCount : 1] = {};
 
   public:
-    __device__ void add(const mod::Joint& joint, float d_modified) {
+    __device__ void add(const mod::At& at, const mod::Joint& joint, float d_modified) {
         Gradients::sum(joint, d_modified, sums_);
+        Gradients::sum_ends(at, joint, d_modified, sums_);
     }
     // Called by all lanes of the warp. exists: the line is inside of the tensors.
     __device__ void flush(const mod::At& at, bool exists) {

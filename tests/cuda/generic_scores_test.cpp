@@ -201,6 +201,15 @@ TEST_CASE("the generic backward sums gradients of queries and keys along lines o
     for (const char* const text :
          {"buffer g: f32[B, H, KV_LEN] grad\nbuffer r: f32[H, Q_LEN] grad\n"
           "score_mod = score * g[b, h, kv_idx] * r[h, q_idx]",
+          // Elements beyond clamps, along queries or keys.
+          "buffer r: f32[B, H, Q_LEN, 41] grad\n"
+          "score_mod = score + r[b, h, q_idx, clamp(kv_idx - q_idx, -20, 20) + 20]",
+          "buffer r: bf16[H, KV_LEN, 9] grad\nbuffer c: f32[H, Q_LEN] grad\n"
+          "score_mod = score - 0.5 * r[h, kv_idx, min(max(q_idx - kv_idx, 0), 8)] + c[h, q_idx]\n"
+          "mask_mod = q_idx >= kv_idx",
+          "buffer r: f32[H, Q_LEN, 30] grad\nbuffer p: f32[KV_LEN, 7] grad\n"
+          "score_mod = score + r[h, q_idx, min(abs(kv_idx - q_idx), 29)] + "
+          "p[kv_idx, clamp(q_idx - kv_idx, 3, 3)]",
           "buffer g: f32[KV_LEN, 2] grad\nbuffer s: f32[H] grad\n"
           "score_mod = tanh(score * g[kv_idx, 1]) + s[h] * g[kv_idx, 0]\n"
           "mask_mod = q_idx + 20 >= kv_idx",

@@ -131,6 +131,19 @@ TEST_CASE("dependence: tables that share sums in a generic backward are named") 
     CHECK_FALSE(shares("min(abs(q_idx - kv_idx), 7)"));
 }
 
+TEST_CASE("dependence: lines beyond a clamp are named") {
+    const auto has_ends = [](const std::string& index) {
+        return passes::describe_dependence(
+                   test::lowered("buffer r: f32[B, H, Q_LEN, 9] grad\nscore_mod = score + r[b, h, "
+                                 "q_idx, " +
+                                 index + "]"))
+                   .find("in a generic one in memory, element by element, and over the part of a "
+                         "line that is beyond a clamp;") != std::string::npos;
+    };
+    CHECK(has_ends("clamp(kv_idx - q_idx, -4, 4) + 4"));
+    CHECK_FALSE(has_ends("kv_idx - q_idx + 4"));
+}
+
 TEST_CASE("dependence: kinds of pairs that are stored for all heads are named") {
     const std::string text = passes::describe_dependence(
         test::lowered("buffer t: f32[H, 64] grad\nbuffer d: i32[B, Q_LEN, KV_LEN]\n"
