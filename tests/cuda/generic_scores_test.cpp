@@ -174,7 +174,8 @@ int check(const std::string& text, std::mt19937& random, bool deterministic = fa
             const std::uint32_t buffer = mod->program.graph[gradient.read].symbol;
             test::visit_terms(*mod, gradient, at, [&](std::size_t entry, double partial) {
                 gradients[buffer][entry] += partial * d_modified;
-                sizes[buffer][entry] += std::abs(partial * d_modified);
+                // A partial may be a small difference of rounded numbers, as 1 - tanh(x) ** 2 is.
+                sizes[buffer][entry] += (std::abs(partial) + 0.05) * std::abs(d_modified);
             });
         }
     }
@@ -246,8 +247,8 @@ TEST_CASE(
           "score_mod = score + sum(i in 0..9: m[i] * w[int(8 * score) % 40, i])",
           // Parts of hidden elements are infinite.
           "buffer w: f32[H, 9] grad\nbuffer v: f32[KV_LEN, 9] grad\n"
-          "score_mod = score + sum(i in 0..9: w[h, i] * v[kv_idx, i] * log((q_idx - kv_idx) ** "
-          "2))\n"
+          "score_mod = score + 0.02 * sum(i in 0..9: w[h, i] * v[kv_idx, i] * log((q_idx - kv_idx) "
+          "** 2))\n"
           "mask_mod = q_idx != kv_idx"})
         added += check(text, data);
     CHECK(added > 200);
