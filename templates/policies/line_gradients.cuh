@@ -1,6 +1,6 @@
 // Policies of gradients in the generic backward whose elements along a line of a tile add to one
-// place: those of reads by the query alone, or by the key alone, and elements of shifted reads beyond
-// a clamp, are summed along a row, or a column, before memory is touched.
+// place: those of reads by the query alone, or by the key alone, and elements of shifted reads
+// beyond a clamp, are summed along a row, or a column, before memory is touched.
 #pragma once
 
 namespace defaults {
