@@ -44,6 +44,7 @@ struct Shared {
     __device__ PTile d_scores() const { return {base + kLayout.d_scores}; }
     __device__ unsigned table_sums() const { return base + kLayout.table_sums; }
     __device__ WeightedTile weighted() const { return {base + kLayout.weighted}; }
+    __device__ unsigned terms() const { return base + kLayout.terms; }
     __device__ Stage stage(int step) const {
         return {base + kLayout.stages + step % mod::kStages * kLayout.stage_bytes};
     }
@@ -108,7 +109,7 @@ __device__ void compute_scores(Shared shared, Stage stage, const Surroundings& a
 #pragma unroll 1
     for (int row = 0; row < mod::kQueryTile && Scores::has_unit(0); row += kScoreRows) {
         Scores scores, d_scores;
-        WeightedScores<Scores> weighted;
+        LaterGradients<Scores> later;
         scores.clear();
         d_scores.clear();
         mma_rows(scores, rows_of<kScoreRows>(stage.queries(), row), shared.keys());
@@ -116,14 +117,15 @@ __device__ void compute_scores(Shared shared, Stage stage, const Surroundings& a
         differentiate_tile(scores, d_scores, around,
                            {first_q + row, first_kv, stage.row_statistics() + 4 * row,
                             4 * mod::kQueryTile, is_full},
-                           sums, weighted);
+                           sums, later);
         tables.update_largest(d_scores.values);
         store_result(rows_of<kScoreRows>(shared.p(), row), scores);
         store_result(rows_of<kScoreRows>(shared.d_scores(), row), d_scores);
-        weighted.use([&](auto& elements) {
+        later.weighted.use([&](auto& elements) {
             tables.template update_largest<1>(elements.values);
             store_result(rows_of<kScoreRows>(shared.weighted(), row), elements);
         });
+        sum_terms(later.terms, around, first_q + row, first_kv, shared.terms());
     }
 }
 
@@ -157,6 +159,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, mod::kBlocksAtOnce)
                              at.tile() * mod::kQueryTile);
         };
         mod::GradientSums sums{};
+        clear_terms<Scores>(around, shared.terms());
 
         __syncthreads(); // everyone has left the head before
         TileWalk walk(attention.block_mask,
@@ -178,6 +181,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, mod::kBlocksAtOnce)
             DqWriter::add(around, shared.d_scores(), shared.keys(), first_q);
         }
         tables.flush(around, first_kv);
+        flush_terms<Scores>(around, first_kv, shared.terms());
         mod::flush_gradients(arguments, place.launch, place.head, b, h, h_kv, sums);
     }
 

@@ -98,7 +98,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         Stages<mod::kStages>::wait(walk, next, load);
         const int step = walk.step();
         Scores scores, d_scores;
-        WeightedScores<Scores> weighted;
+        LaterGradients<Scores> later;
         scores.clear();
         d_scores.clear();
         mma_rows(scores, shared.queries(), shared.keys(step));
@@ -106,7 +106,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         differentiate_tile(scores, d_scores, around,
                            {first_q, walk.tile() * mod::kKeyTile, shared.row_statistics(),
                             4 * mod::kQueryTile, walk.is_full()},
-                           sums, weighted);
+                           sums, later);
         add_keys(dq, d_scores, shared.keys(step));
     }
     mod::flush_gradients(arguments, place.launch, place.head, place.b, place.h, place.h_kv, sums);

@@ -29,6 +29,7 @@
 #include "passes/gradient_order.h"
 #include "passes/gradient_sum.h"
 #include "passes/grid_gradient.h"
+#include "passes/term_gradient.h"
 #include "plan/arch/family.h"
 #include "plan/work.h"
 #include "support/key_layout.h"
@@ -88,8 +89,10 @@ class Emitter {
                          emit_term_gradients(symbols_, terms_by_distance(mod_));
             if (!has_backward_policies(config_)) {
                 first_kv_head();
-                text_ += emit_generic_gradients(symbols_, gradients_, config_.sums) +
-                         emit_table_gradients(symbols_, config_, gradients_);
+                const std::vector<NodeId> given = carried_by_joint();
+                text_ += emit_generic_gradients(symbols_, gradients_, given, config_.sums) +
+                         emit_table_gradients(symbols_, config_, gradients_) +
+                         emit_term_sums(symbols_, config_, terms(), given);
                 if (config_.sequences.is_short)
                     text_ += emit_shared_gradient(symbols_, gradients_, config_.sums);
             }
@@ -135,6 +138,11 @@ class Emitter {
                });
     }
     std::vector<passes::ReadGradient> terms() const { return terms_of_kernel(mod_, config_); }
+    // Whether a generic backward sums it so.
+    bool is_of_terms_by_tile(const passes::ReadGradient& gradient) const {
+        return mod_.counters[gradient.read] != ir::kNoNode &&
+               !passes::is_term_by_element(mod_, gradient);
+    }
     // Whether the gradient comes from sums over diagonals, without partials of elements.
     bool sums_diagonals(const passes::ReadGradient& gradient) const {
         if (config_.kind == plan::KernelKind::fold)
@@ -196,7 +204,8 @@ class Emitter {
         const bool is_fold = config_.kind == plan::KernelKind::fold;
         std::vector<NodeId> result = {mod_.d_score};
         for (const passes::ReadGradient& gradient : gradients_) {
-            if (!sums_diagonals(gradient)) result.push_back(gradient.partial);
+            if (!sums_diagonals(gradient) && !is_of_terms_by_tile(gradient))
+                result.push_back(gradient.partial);
             const bool multiplies = gradient.is_of_table || sums_few_entries(gradient) || is_fold;
             const NodeId factor =
                 is_fold ? passes::distance_factor(mod_, gradient) : gradient.sum_factor;
@@ -397,10 +406,18 @@ class Emitter {
         body.line("return joint;");
     }
 
+    // What joint values carry: where terms are summed by policies, elements carry it elsewhere.
+    std::vector<NodeId> carried_by_joint() const {
+        return carried(symbols_,
+                       has_backward_policies(config_) ? std::vector<passes::ReadGradient>{}
+                                                      : terms(),
+                       gradients_);
+    }
+
     void joint() {
         text_ += "struct Joint {\n    float score, d_score;\n"
                  "    float partial[kGradients ? kGradients : 1];\n";
-        const std::vector<NodeId> shared = carried(symbols_, gradients_);
+        const std::vector<NodeId> shared = carried_by_joint();
         if (!shared.empty()) text_ += formatted("    float carried[{}];\n", shared.size());
         text_ += "};\n";
         Body body = joint_body();

@@ -42,18 +42,6 @@ void add(Body& body, const SymbolTable& symbols, NodeId read, const std::string&
               data + (offset.empty() ? "" : " + " + offset) + ", " + value + ");");
 }
 
-// The elements of a tile for which a term's read has one address.
-std::string_view line_of(Place place) {
-    switch (place) {
-    case Place::launch:
-    case Place::head: return "tile";
-    case Place::row: return "row";
-    case Place::column: return "column";
-    case Place::element: break;
-    }
-    return "none";
-}
-
 // Adds the gradients of one counter's terms, in a loop over them. What the partials share, and the
 // score, come with the joint values.
 void add_terms(Body& each, const SymbolTable& symbols, NodeId counter,
@@ -61,10 +49,8 @@ void add_terms(Body& each, const SymbolTable& symbols, NodeId counter,
     each.loop(counter, [&](Body& inside) {
         inside.compute(gradient_roots(symbols.mod(), gradients, {&passes::ReadGradient::partial}));
         for (const passes::ReadGradient& gradient : gradients)
-            inside.line(formatted("add(Line::{}, {}, {} * d_modified);",
-                                  line_of(passes::place_of_term(symbols.mod(), gradient.read)),
-                                  inside.gradient_address(gradient.read),
-                                  inside.text(gradient.partial)));
+            add(inside, symbols, gradient.read, inside.text(gradient.partial) + " * d_modified",
+                "");
     });
 }
 
@@ -79,49 +65,90 @@ void take_carried(Body& body, const SymbolTable& symbols, const std::vector<Node
     }
 }
 
-// Adds an element's gradients to memory.
-Body adding(const SymbolTable& symbols, const std::vector<passes::ReadGradient>& gradients,
-            const std::vector<Partial>& of_element) {
+// A gradient whose elements at the ends of a clamp are summed along lines of a tile.
+struct Ends {
+    Partial partial;
+    const passes::ShiftedRead* read;
+
+    // The last index at each end.
+    std::vector<NodeId> bounds() const {
+        std::vector<NodeId> all;
+        for (const NodeId bound : {read->least, read->most})
+            if (bound != ir::kNoNode) all.push_back(bound);
+        return all;
+    }
+    // Whether an element is at some end.
+    std::string condition(Body& body, const SymbolTable& symbols) const {
+        std::string any;
+        for (const NodeId bound : bounds())
+            any += (any.empty() ? "" : " || ") + is_at(body, symbols, bound);
+        return any;
+    }
+    std::string is_at(Body& body, const SymbolTable& symbols, NodeId bound) const {
+        const NodeId index = symbols.node(partial.read).operands.back();
+        body.compute({index, bound});
+        return formatted("{} == {}", body.text(index), body.text(bound));
+    }
+};
+
+// Returns the shifted read of such a gradient; null for others.
+const passes::ShiftedRead* read_with_ends(const passes::Mod& mod,
+                                          const passes::ReadGradient& gradient) {
+    if (!gradient.is_shifted) return nullptr;
+    const auto found =
+        std::ranges::find(mod.shifted_reads, gradient.read, &passes::ShiftedRead::read);
+    return found->is_clamped() ? &*found : nullptr;
+}
+
+// Adds an element's gradients to memory. of_terms: those of sums' terms.
+Body adding(const SymbolTable& symbols, const std::vector<NodeId>& given,
+            const std::vector<Partial>& of_element, const std::vector<Ends>& ends,
+            const std::vector<passes::ReadGradient>& of_terms) {
+    const auto terms = by_counter(symbols.mod(), of_terms);
     std::vector<NodeId> roots;
     for (const Partial& partial : of_element)
         append_indices(roots, symbols, partial.read);
-    Body body(symbols, Place::element, "at.");
-    take_carried(body, symbols, carried(symbols, gradients));
-    body.compute(roots);
-    for (const Partial& partial : of_element)
-        add(body, symbols, partial.read, formatted("joint.partial[{}] * d_modified", partial.index),
-            "");
-    return body;
-}
-
-// The policy of gradients of sums' terms.
-std::string looped_gradients(const SymbolTable& symbols,
-                             const std::vector<passes::ReadGradient>& gradients) {
-    const auto of_terms = by_counter(symbols.mod(), gradients);
-    if (of_terms.empty()) return "";
-    std::vector<NodeId> roots;
-    for (const auto& [counter, of_counter] : of_terms) {
+    for (const auto& [counter, gradients] : terms) {
         const std::vector<NodeId> entered =
-            passes::entering(symbols.mod(), gradient_roots(symbols.mod(), of_counter,
+            passes::entering(symbols.mod(), gradient_roots(symbols.mod(), gradients,
                                                            {&passes::ReadGradient::partial}));
         roots.insert(roots.end(), entered.begin(), entered.end());
     }
     Body body(symbols, Place::element, "at.");
-    take_carried(body, symbols, carried(symbols, gradients));
+    take_carried(body, symbols, given);
     body.compute(roots);
-    for (const auto& [counter, of_counter] : of_terms)
-        add_terms(body, symbols, counter, of_counter);
-    Policy policy("LoopedGradients");
-    policy.member("    template <typename Add>\n");
-    policy.function("void visit(const At& at, const Joint& joint, float d_modified, Add add)",
-                    body);
-    return policy.text();
+    for (const Partial& partial : of_element) {
+        std::string is_within;
+        for (const Ends& other : ends)
+            if (other.partial.read == partial.read)
+                is_within = formatted("!({})", other.condition(body, symbols));
+        add(body, symbols, partial.read, formatted("joint.partial[{}] * d_modified", partial.index),
+            is_within);
+    }
+    for (const auto& [counter, gradients] : terms)
+        add_terms(body, symbols, counter, gradients);
+    return body;
 }
 
-// The policy of gradients that are summed along a line of a tile.
+// Adds the sum of the elements of a line that are at an end.
+void flush_end(Body& flush, const SymbolTable& symbols, NodeId read, NodeId bound,
+               const std::string& sum) {
+    Body of_end(symbols, Place::element, "at.");
+    of_end.compute({bound});
+    of_end.provide(symbols.node(read).operands.back(), of_end.text(bound));
+    std::vector<NodeId> indices;
+    append_indices(indices, symbols, read);
+    of_end.compute(indices);
+    add(of_end, symbols, read, sum, sum + " != 0");
+    flush.line("{");
+    flush.lines_of(of_end);
+    flush.line("}");
+}
+
+// The policy of gradients that are summed along a line of a tile. ends: of the lines' clamps.
 std::string line_gradients(const SymbolTable& symbols, std::string_view name,
-                           const std::vector<Partial>& of_line) {
-    if (of_line.empty()) return "";
+                           const std::vector<Partial>& of_line, const std::vector<Ends>& ends) {
+    if (of_line.empty() && ends.empty()) return "";
     Body sum(symbols, Place::element, "at."), flush(symbols, Place::element, "at.");
     std::vector<NodeId> indices;
     for (const Partial& partial : of_line)
@@ -131,9 +158,27 @@ std::string line_gradients(const SymbolTable& symbols, std::string_view name,
         sum.line(formatted("sums[{}] += joint.partial[{}] * d_modified;", i, of_line[i].index));
         add(flush, symbols, of_line[i].read, formatted("sums[{}]", i), "");
     }
+    Body sum_ends(symbols, Place::element, "at.");
+    std::size_t count = of_line.size();
+    for (const Ends& of_read : ends) {
+        std::string otherwise;
+        for (const NodeId bound : of_read.bounds()) {
+            const std::string total = formatted("sums[{}]", count++);
+            const std::string is_at = of_read.is_at(sum_ends, symbols, bound);
+            sum_ends.line(formatted("{}if ({}) {} += joint.partial[{}] * d_modified;", otherwise,
+                                    is_at, total, of_read.partial.index));
+            otherwise = "else ";
+            flush_end(flush, symbols, of_read.partial.read, bound, total);
+        }
+    }
     Policy policy(name);
-    policy.constant("kCount", static_cast<int>(of_line.size()));
-    policy.function("void sum(const Joint& joint, float d_modified, float* sums)", sum);
+    policy.constant("kCount", static_cast<int>(count));
+    if (!of_line.empty())
+        policy.function("void sum(const Joint& joint, float d_modified, float* sums)", sum);
+    if (!ends.empty())
+        policy.function("void sum_ends(const At& at, const Joint& joint, float d_modified, float* "
+                        "sums)",
+                        sum_ends);
     policy.function("void flush(const At& at, const float* sums)", flush);
     return policy.text();
 }
@@ -160,21 +205,27 @@ Body flushing(const SymbolTable& symbols, const std::vector<Partial>& of_head) {
 } // namespace
 
 std::vector<NodeId> carried(const SymbolTable& symbols,
+                            const std::vector<passes::ReadGradient>& terms,
                             const std::vector<passes::ReadGradient>& gradients) {
-    std::vector<NodeId> partials;
+    std::vector<NodeId> factors;
+    for (const passes::ReadGradient& gradient : terms)
+        factors.push_back(gradient.element_factor);
     for (const passes::ReadGradient& gradient : gradients)
-        if (symbols.is_of_term(gradient.read)) partials.push_back(gradient.partial);
+        if (passes::is_term_by_element(symbols.mod(), gradient))
+            factors.push_back(gradient.partial);
     const bool uses_score =
         std::ranges::any_of(gradients, [&](const passes::ReadGradient& gradient) {
             return symbols.mod().dependence[gradient.read].has(analysis::Dependence::score);
         });
-    return passes::carried_values(symbols.mod(), partials, uses_score);
+    return passes::carried_values(symbols.mod(), factors, uses_score);
 }
 
 std::string emit_generic_gradients(const SymbolTable& symbols,
                                    const std::vector<passes::ReadGradient>& gradients,
-                                   passes::TileSums tile) {
+                                   const std::vector<NodeId>& given, passes::TileSums tile) {
     std::vector<Partial> of_head, of_row, of_column, of_element;
+    std::vector<Ends> of_row_ends, of_column_ends;
+    std::vector<passes::ReadGradient> terms_by_element;
     std::size_t of_terms = 0;
     const auto partials_of = [&](Place place) -> std::vector<Partial>& {
         switch (place) {
@@ -190,20 +241,24 @@ std::string emit_generic_gradients(const SymbolTable& symbols,
         const NodeId read = gradients[i].read;
         const passes::GradientSum sum = passes::gradient_sum(symbols.mod(), gradients[i], tile);
         if (sum == passes::GradientSum::table || sum == passes::GradientSum::batch) continue;
-        if (symbols.is_of_term(read))
-            ++of_terms;
-        else
+        if (!symbols.is_of_term(read))
             partials_of(symbols.place(read)).push_back({i, read});
+        else if (passes::is_term_by_element(symbols.mod(), gradients[i]))
+            terms_by_element.push_back(gradients[i]);
+        of_terms += symbols.is_of_term(read);
+        if (const passes::ShiftedRead* const shifted = read_with_ends(symbols.mod(), gradients[i]))
+            (shifted->by_key ? of_column_ends : of_row_ends).push_back({{i, read}, shifted});
     }
+    std::vector<Ends> ends = of_row_ends;
+    ends.insert(ends.end(), of_column_ends.begin(), of_column_ends.end());
     return formatted("constexpr int kHeadGradients = {}, kElementGradients = {};\n"
                      "struct GradientSums {{\n"
                      "    float sum[kHeadGradients ? kHeadGradients : 1];\n}};\n\n",
                      of_head.size(), of_element.size() + of_terms) +
-           line_gradients(symbols, "RowGradients", of_row) +
-           line_gradients(symbols, "ColumnGradients", of_column) +
-           looped_gradients(symbols, gradients) +
+           line_gradients(symbols, "RowGradients", of_row, of_row_ends) +
+           line_gradients(symbols, "ColumnGradients", of_column, of_column_ends) +
            device_function("void add_gradients(const At& at, const Joint& joint, float d_modified)",
-                           adding(symbols, gradients, of_element)) +
+                           adding(symbols, given, of_element, ends, terms_by_element)) +
            device_function("void sum_gradients(const At& at, const Joint& joint, float d_modified, "
                            "GradientSums& sums)",
                            summing(symbols, of_head)) +

@@ -1,6 +1,9 @@
 #include "cuda/emit_table_gradients.h"
 
 #include <algorithm>
+#include <map>
+#include <utility>
+#include <vector>
 
 #include "cuda/emit_derivative.h"
 #include "cuda/policy.h"
@@ -198,13 +201,22 @@ class TableEmitter {
 
 std::string emit_table_gradients(const SymbolTable& symbols, const plan::KernelConfig& config,
                                  const std::vector<passes::ReadGradient>& gradients) {
-    std::string tables, weighted;
+    std::string tables, weighted, sharing;
     int count = 0, of_kinds = -1, weighted_partial = -1;
+    std::map<std::size_t, int> numbers;                            // of tables, by gradient
+    std::vector<std::pair<std::size_t, std::size_t>> of_same_sums; // a gradient and the first
     for (std::size_t i = 0; i < gradients.size(); ++i) {
         const passes::ReadGradient& gradient = gradients[i];
         if (passes::gradient_sum(symbols.mod(), gradient, config.sums) !=
             passes::GradientSum::table)
             continue;
+        if (config.sums.sums_few_entries)
+            if (const std::size_t first = passes::first_of_same_sums(symbols.mod(), gradients, i);
+                first != i) {
+                of_same_sums.emplace_back(i, first);
+                continue;
+            }
+        numbers[i] = count;
         if (gradient.read == passes::read_by_kinds(symbols.mod())) of_kinds = count;
         if (config.sums.sums_few_entries && gradient.is_weighted) {
             weighted += formatted("table == {} || ", count);
@@ -212,8 +224,18 @@ std::string emit_table_gradients(const SymbolTable& symbols, const plan::KernelC
         }
         tables += TableEmitter(symbols, gradient, config.storage).text(count++);
     }
+    int last = count;
+    for (const auto& [i, first] : of_same_sums) {
+        sharing += formatted("table == {} ? {} : ", last, numbers[first]);
+        tables += TableEmitter(symbols, gradients[i], config.storage).text(last++);
+    }
     Policy policy("TableGradients");
     policy.constant("kCount", count);
+    policy.constant("kSharing", last - count);
+    if (!sharing.empty())
+        policy.member(formatted("    static constexpr __device__ int sums_of(int table) {{\n"
+                                "        return {}table;\n    }}\n",
+                                sharing));
     policy.constant("kWords", config.storage.table_words);
     if (!weighted.empty()) {
         policy.constant("kWeightedPartial", weighted_partial, -1);

@@ -3,6 +3,7 @@
 #include <functional>
 #include <string_view>
 
+#include "cuda/arch/family_text.h"
 #include "cuda/emit_element_sums.h"
 #include "cuda/kernel_gradients.h"
 #include "cuda/policy.h"
@@ -71,6 +72,7 @@ class TermsText {
         Body body(symbols_, Place::element, "at.");
         for (std::size_t i = 0; i < learned.size(); ++i) {
             const NodeId factor = learned[i].head_factor;
+            if (factor == ir::kNoNode) continue;
             add_case(body, i, {factor},
                      [&](Body& inside) { return unbracketed(inside.text(factor)); });
         }
@@ -148,13 +150,16 @@ std::string emit_term_sums(const SymbolTable& symbols, const plan::KernelConfig&
     Policy policy("TermSums");
     policy.constant("kExist", true);
     policy.constant("kWords", config.storage.term_words);
+    if (!has_backward_policies(config))
+        policy.constant("kCarried", static_cast<int>(given.size()), 0);
     std::string text;
     int learned = 0, words = 0;
     const bool keeps = config.storage.term_words > 0;
     for (const auto& [counter, of_counter] : by_counter(symbols.mod(), terms)) {
         text += TermsText(symbols, counter, given)
                     .gradients(formatted("Terms{}", learned++), of_counter, keeps ? words : 0);
-        words += passes::term_words(symbols.mod(), counter);
+        words +=
+            passes::count_term_reads(symbols.mod(), of_counter).words(config.storage.term_keys);
     }
     policy.member(visit_function("visit", "Terms", learned));
     return text + policy.text();

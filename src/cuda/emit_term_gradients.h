@@ -1,5 +1,4 @@
-// The part of mod.cuh about gradients of what the terms of sums read, in a warp-specialized
-// backward.
+// The part of mod.cuh about gradients of what the terms of sums read.
 #pragma once
 
 #include <string>
@@ -18,7 +17,7 @@ std::string emit_term_gradients(const SymbolTable& symbols,
 std::vector<ir::NodeId> carried_by_terms(const SymbolTable& symbols,
                                          const std::vector<passes::ReadGradient>& gradients,
                                          const std::vector<ir::NodeId>& sums);
-// What the main kernel asks of those that it sums over its tiles: terms_of_kernel().
+// What a kernel asks of those that it sums over its tiles: terms_of_kernel().
 std::string emit_term_sums(const SymbolTable& symbols, const plan::KernelConfig& config,
                            const std::vector<passes::ReadGradient>& terms,
                            const std::vector<ir::NodeId>& given);

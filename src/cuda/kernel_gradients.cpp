@@ -46,9 +46,12 @@ std::vector<passes::ReadGradient> terms_by_distance(const passes::Mod& mod) {
 
 std::vector<passes::ReadGradient> terms_of_kernel(const passes::Mod& mod,
                                                   const plan::KernelConfig& config) {
-    if (!has_backward_policies(config) || config.kind != plan::KernelKind::backward_fused)
-        return {};
-    return passes::terms_by_tile(mod);
+    const bool is_fused = config.kind == plan::KernelKind::backward_fused;
+    if (has_backward_policies(config))
+        return is_fused ? passes::terms_by_tile(mod) : std::vector<passes::ReadGradient>{};
+    return is_fused || config.kind == plan::KernelKind::backward_dkdv
+               ? passes::terms_by_generic_tile(mod)
+               : std::vector<passes::ReadGradient>{};
 }
 
 std::map<NodeId, std::vector<passes::ReadGradient>>
@@ -73,7 +76,7 @@ std::vector<NodeId> gradient_roots(const passes::Mod& mod,
     std::vector<NodeId> roots;
     for (const passes::ReadGradient& gradient : gradients) {
         for (const auto factor : factors)
-            roots.push_back(gradient.*factor);
+            if (gradient.*factor != ir::kNoNode) roots.push_back(gradient.*factor);
         const auto& indices = mod.program.graph[gradient.read].operands;
         roots.insert(roots.end(), indices.begin(), indices.end());
     }

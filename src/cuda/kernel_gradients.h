@@ -28,7 +28,7 @@ by_counter(const passes::Mod& mod, const std::vector<passes::ReadGradient>& grad
 bool has_sum(const passes::Mod& mod, const plan::KernelConfig& config,
              const std::vector<passes::ReadGradient>& gradients, passes::GradientSum sum);
 
-// Returns these factors of each gradient, and the indices of its read.
+// Returns these factors of each gradient that has them, and the indices of its read.
 std::vector<ir::NodeId>
 gradient_roots(const passes::Mod& mod, const std::vector<passes::ReadGradient>& gradients,
                std::initializer_list<ir::NodeId passes::ReadGradient::*> factors);

@@ -116,25 +116,39 @@ Summing summing(const Mod& mod, std::span<const Mod> kernels, NodeId read) {
     return {mod, ""};
 }
 
+// Whether a generic backward sums several gradients by the entries of this one at once.
+bool shares_sums(const Mod& mod, const ReadGradient& gradient) {
+    const std::vector<ReadGradient> gradients = summed_by_entries(mod);
+    const auto at = static_cast<std::size_t>(
+        std::ranges::find(gradients, gradient.read, &ReadGradient::read) - gradients.begin());
+    const std::size_t first = first_of_same_sums(mod, gradients, at);
+    std::size_t count = 0;
+    for (std::size_t i = 0; i < gradients.size(); ++i)
+        count += first_of_same_sums(mod, gradients, i) == first;
+    return count > 1;
+}
+
 // Describes how a generic backward sums it.
-std::string_view describe_generic_sum(const Mod& mod, const ReadGradient& gradient) {
-    switch (gradient.entry_sum) {
-    case EntrySum::none: break;
-    case EntrySum::d_scores:
-        return "in a copy of what a tile meets on chip, once for an entry, head and tile of keys, "
-               "where there is room";
-    case EntrySum::weighted:
-        return "in a copy of what a tile meets on chip, once for an entry, head and tile of keys, "
-               "from a tile of its elements beside that of dS, where there is room";
-    }
+std::string describe_generic_sum(const Mod& mod, const ReadGradient& gradient) {
+    if (gradient.entry_sum != EntrySum::none)
+        return formatted("in a copy of what a tile meets on chip, once for an entry, head and tile "
+                         "of keys{}{}, where there is room",
+                         gradient.entry_sum == EntrySum::weighted
+                             ? ", from a tile of its elements beside that of dS"
+                             : "",
+                         shares_sums(mod, gradient) ? ", for all tables of these entries" : "");
     switch (mod.place[gradient.read]) {
     case Place::launch:
-    case Place::head: return description(gradient, GradientSum::head);
+    case Place::head: return std::string(description(gradient, GradientSum::head));
     case Place::row: return "over a tile's keys, once for a query";
     case Place::column: return "over a tile's queries, once for a key";
     case Place::element: break;
     }
-    return description(gradient, GradientSum::element);
+    std::string text(description(gradient, GradientSum::element));
+    if (gradient.is_shifted &&
+        std::ranges::find(mod.shifted_reads, gradient.read, &ShiftedRead::read)->is_clamped())
+        text += ", and over the part of a line that is beyond a clamp";
+    return text;
 }
 
 // Describes how a backward of many short sequences sums it.
@@ -144,8 +158,7 @@ std::string describe_short_sum(const Mod& mod, const ReadGradient& gradient) {
     return std::string(description(gradient, gradient_sum(mod, gradient, {.sums_batches = true})));
 }
 
-// Describes how terms are summed for one after another, by the place of their read; empty if one by
-// one.
+// Describes how terms are summed, by the place of their read.
 std::string_view over_tiles_of_terms(Place place) {
     switch (place) {
     case Place::launch:
@@ -154,22 +167,22 @@ std::string_view over_tiles_of_terms(Place place) {
     case Place::column: return "over a tile's queries for each term, once for a key and term";
     case Place::element: break;
     }
-    return "";
+    return "in a loop over the terms, one by one";
 }
 
 // Describes how the gradient of what a sum's terms read is summed.
 std::string describe_sum_of_terms(const Mod& whole, std::span<const Mod> kernels, NodeId read) {
     const Summing by = summing(whole, kernels, read);
     const ReadGradient& gradient = *gradient_of(by.mod.gradients, read);
-    std::string_view how;
-    if (is_of_terms_by_distance(by.mod, gradient))
-        how = "over a tile's diagonals, once for all terms, and then once for a distance and term";
-    else if (gradient_sum(by.mod, gradient) == GradientSum::terms)
-        how = over_tiles_of_terms(place_of_term(by.mod, read));
-    if (how.empty()) return "in a loop over the terms, one by one";
-    return formatted("in a warp-specialized fused backward {}{}; in others in a loop over the "
-                     "terms, once for the lanes that share a place",
-                     how, by.kernel);
+    const std::string_view over_tiles = over_tiles_of_terms(place_of_term(whole, read));
+    if (!is_of_terms_by_distance(by.mod, gradient) && by.kernel.empty())
+        return std::string(over_tiles);
+    return formatted(
+        "in a warp-specialized fused backward {}{}; in others {}",
+        is_of_terms_by_distance(by.mod, gradient)
+            ? "over a tile's diagonals, once for all terms, and then once for a distance and term"
+            : over_tiles,
+        by.kernel, over_tiles);
 }
 
 // Describes how the gradient of what elements read is summed.

@@ -201,9 +201,12 @@ std::string_view why_not_batches(const Mod& mod) {
 }
 
 int count_few_entries(const Mod& mod) {
-    return static_cast<int>(std::ranges::count_if(mod.gradients, [](const ReadGradient& gradient) {
-        return gradient.entry_sum != EntrySum::none;
-    }));
+    const std::vector<ReadGradient> gradients = summed_by_entries(mod);
+    int sums = 0;
+    for (std::size_t i = 0; i < gradients.size(); ++i)
+        sums +=
+            gradients[i].entry_sum != EntrySum::none && first_of_same_sums(mod, gradients, i) == i;
+    return sums;
 }
 
 bool weighs_entries(const Mod& mod) {

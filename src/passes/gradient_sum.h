@@ -80,8 +80,8 @@ bool adds_many_by_element(const Mod& mod);
 // Why a block that computes the sequences of a head one after another cannot keep one sum for each
 // element for all gradients; empty if it can.
 std::string_view why_not_batches(const Mod& mod);
-// Number of gradients that the generic backward sums as tables, and whether elements add anything
-// but dS to some of them.
+// Number of sums by entries in the generic backward, of which each serves one gradient or several,
+// and whether elements add anything but dS to some of them.
 int count_few_entries(const Mod& mod);
 bool weighs_entries(const Mod& mod);
 // Whether a backward may sum gradients of tables over parts of diagonals instead.

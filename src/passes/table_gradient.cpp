@@ -136,6 +136,35 @@ void find_separable(const Mod& mod, std::vector<ReadGradient>& gradients, AreSum
                                 table_choice(mod, gradient) == ir::kNoNode &&
                                 is_separable(mod, forms, gradient.read);
 }
+// Whether every index of the read that is the same for a whole head is inside of the buffer.
+bool has_slice(const Mod& mod, NodeId read) {
+    const std::vector<bool>& in_range = mod.ranges.in_range[read];
+    const std::vector<NodeId>& indices = mod.program.graph[read].operands;
+    for (std::size_t dim = 0; dim < indices.size(); ++dim)
+        if ((mod.dependence[indices[dim]].bits & kPositions) == 0 &&
+            (dim >= in_range.size() || !in_range[dim]))
+            return false;
+    return true;
+}
+
+// Whether both have the same entries, to which elements add the same but for a factor.
+bool have_same_sums(const Mod& mod, const ReadGradient& a, const ReadGradient& b) {
+    if (a.entry_sum != b.entry_sum) return false;
+    if (a.read == b.read) return true;
+    const std::vector<std::uint32_t> dims_of_a = varying_dims(mod, a.read),
+                                     dims_of_b = varying_dims(mod, b.read);
+    const auto is_same = [&](std::uint32_t of_a, std::uint32_t of_b) {
+        const ir::Graph& graph = mod.program.graph;
+        const ir::Dim& extent = mod.program.buffer_of(a.read).dims[of_a];
+        const ir::Dim& other = mod.program.buffer_of(b.read).dims[of_b];
+        return graph[a.read].operands[of_a] == graph[b.read].operands[of_b] &&
+               extent.constant == other.constant && extent.size == other.size;
+    };
+    return std::ranges::equal(dims_of_a, dims_of_b, is_same) &&
+           table_choice(mod, a) == table_choice(mod, b) && has_slice(mod, a.read) &&
+           has_slice(mod, b.read);
+}
+
 void find_separable(Mod& mod) { find_separable(mod, mod.gradients, &ReadGradient::is_of_table); }
 
 } // namespace
@@ -218,6 +247,14 @@ std::vector<ReadGradient> summed_by_entries(const Mod& mod) {
         return gradient.entry_sum != EntrySum::none;
     });
     return gradients;
+}
+
+std::size_t first_of_same_sums(const Mod& mod, const std::vector<ReadGradient>& gradients,
+                               std::size_t at) {
+    const auto same = [&](const ReadGradient& first) {
+        return have_same_sums(mod, first, gradients[at]);
+    };
+    return static_cast<std::size_t>(std::ranges::find_if(gradients, same) - gradients.begin());
 }
 
 double table_factor(const Mod& mod, const ReadGradient& gradient) {

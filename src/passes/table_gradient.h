@@ -27,6 +27,10 @@ void find_weighted_gradients(Mod& mod);
 // The mod's gradients as a generic kernel sums those that have an entry_sum: what elements add, and
 // by what sums are multiplied, may be something else where another kernel sums diagonals.
 std::vector<ReadGradient> summed_by_entries(const Mod& mod);
+// Of these, the first whose sums are those of gradients[at]: tables that elements read by the same
+// indices, and add the same to, share sums of dS, which each multiplies by a factor of its own.
+std::size_t first_of_same_sums(const Mod& mod, const std::vector<ReadGradient>& gradients,
+                               std::size_t at);
 // The number by which the elements' dS is multiplied if there is no sum_factor: -0.5 for `score -
 // t[...] * 0.5`.
 double table_factor(const Mod& mod, const ReadGradient& gradient);

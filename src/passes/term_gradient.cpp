@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <set>
 
 #include "passes/facts.h"
 #include "passes/hoist.h"
@@ -95,6 +94,21 @@ std::vector<ReadGradient> terms_by_tile(const Mod& mod) {
     return terms;
 }
 
+std::vector<ReadGradient> terms_by_generic_tile(const Mod& mod) {
+    std::vector<ReadGradient> terms;
+    for (ReadGradient gradient : mod.gradients) {
+        if (mod.counters[gradient.read] == kNoNode || is_term_by_element(mod, gradient)) continue;
+        if (gradient.element_factor == kNoNode) gradient.element_factor = gradient.partial;
+        terms.push_back(gradient);
+    }
+    return terms;
+}
+
+bool is_term_by_element(const Mod& mod, const ReadGradient& gradient) {
+    return mod.counters[gradient.read] != kNoNode &&
+           mod.dependence[gradient.read].has(Dependence::score);
+}
+
 Place place_of_term(const Mod& mod, NodeId read) { return place_of(mod.dependence[read]); }
 
 int count_terms(const Mod& mod, NodeId counter) {
@@ -107,26 +121,16 @@ int count_terms(const Mod& mod, NodeId counter) {
     return static_cast<int>(end.integer - first.integer);
 }
 
-int term_words(const Mod& mod, NodeId counter) {
-    int of_term = 0;
-    for (const ReadGradient& gradient : terms_by_tile(mod)) {
-        if (mod.counters[gradient.read] != counter) continue;
+TermReads count_term_reads(const Mod& mod, const std::vector<ReadGradient>& terms) {
+    TermReads reads;
+    for (const ReadGradient& gradient : terms) {
+        const int count = count_terms(mod, mod.counters[gradient.read]);
+        if (count == 0) return {};
         const Place place = place_of_term(mod, gradient.read);
-        of_term += place <= Place::head ? 1 : place == Place::column ? kWarpKeys : 0;
+        if (place <= Place::head) reads.of_heads += count;
+        if (place == Place::column) reads.of_keys += count;
     }
-    return of_term * count_terms(mod, counter);
-}
-
-int term_words(const Mod& mod) {
-    std::set<NodeId> counters;
-    for (const ReadGradient& gradient : terms_by_tile(mod))
-        counters.insert(mod.counters[gradient.read]);
-    int words = 0;
-    for (const NodeId counter : counters) {
-        if (count_terms(mod, counter) == 0) return 0;
-        words += term_words(mod, counter);
-    }
-    return words;
+    return reads;
 }
 
 } // namespace flexc::passes

@@ -83,6 +83,7 @@ struct BackwardStorage {
     bool entries_are_bound = false;
     int kind_words = 0; // beside table_words, for products that sum one of several tables
     int term_words = 0; // for sums of the terms of sums: for each warp that computes elements
+    int term_keys = 0;  // of such a warp, each of which has words of its own
 };
 
 // When a compiled kernel gives way to a later candidate, in bytes that it spills.

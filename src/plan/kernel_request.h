@@ -10,6 +10,7 @@
 #include "passes/decompose.h"
 #include "passes/gradient_sum.h"
 #include "passes/table_gradient.h"
+#include "passes/term_gradient.h"
 #include "plan/element_sums.h"
 #include "plan/schedule.h"
 #include "plan/work.h"
@@ -179,7 +180,9 @@ struct BufferGradients {
     bool has_sums_beside_entries = false;
     int by_query = 0;                // number of such
     bool by_terms = false;
-    int term_words = 0;              // passes::term_words()
+    // passes::count_term_reads() of those that a specialized backward sums by tiles, and a generic
+    // one.
+    passes::TermReads term_reads, generic_term_reads;
     int grid_places = 0;             // number of Mod::digit_places if grids may be summed, else 0
     int few_entries = 0;             // passes::count_few_entries()
     bool weighs_entries = false;     // passes::weighs_entries()

@@ -82,7 +82,9 @@ BufferGradients buffer_gradients(const passes::Mod& mod) {
     gradients.by_batch = passes::sums_by(mod, GradientSum::batch, {.sums_batches = true});
     gradients.by_query = passes::count_sums_by(mod, GradientSum::query);
     gradients.by_terms = passes::sums_by(mod, GradientSum::terms);
-    gradients.term_words = passes::term_words(mod);
+    gradients.term_reads = passes::count_term_reads(mod, passes::terms_by_tile(mod));
+    gradients.generic_term_reads =
+        passes::count_term_reads(mod, passes::terms_by_generic_tile(mod));
     if (passes::sums_grids(mod)) gradients.grid_places = static_cast<int>(mod.digit_places.size());
     gradients.few_entries = passes::count_few_entries(mod);
     gradients.weighs_entries = passes::weighs_entries(mod);

@@ -11,10 +11,22 @@
 #pragma once
 
 #include "common/fixed_point.cuh"
+#include "common/select.h"
 #include "common/shared_words.cuh"
 
+template <int kTable> class TableEntries;
+
+// The tables from the kFirst-th on that take the sums of kTable: none.
+template <int kTable, int kFirst = mod::TableGradients::kCount,
+          bool kExist = (kFirst < mod::TableGradients::kCount + mod::TableGradients::kSharing)>
+struct TablesOfSameSums {
+    template <typename Tile> explicit __device__ TablesOfSameSums(const Tile&) {}
+    template <typename Index> __device__ void add(const Index&, float) const {}
+};
+
 // The entries of a table, numbered in row-major order: a number is called a place.
-template <int kTable> class TableEntries {
+template <int kTable> class TableEntries : TablesOfSameSums<kTable> {
+    using Others = TablesOfSameSums<kTable>;
     using Read = mod::TableGradient<kTable>;
 
   public:
@@ -23,7 +35,7 @@ template <int kTable> class TableEntries {
         int of[kDims];
     };
 
-    template <typename Tile> explicit __device__ TableEntries(const Tile& tile) {
+    template <typename Tile> explicit __device__ TableEntries(const Tile& tile) : Others(tile) {
         tile.visit(0, 0, [&](const mod::At& at) {
             Read::extents(at, extents_.of);
             Read::strides(at, strides_);
@@ -61,8 +73,9 @@ template <int kTable> class TableEntries {
         index.of[0] = place;
         return index;
     }
-    // Adds to an entry in global memory.
-    __device__ void add(const Index& index, float d_score) const {
+    // Adds to an entry in global memory, and to that of tables which take the same sums.
+    template <typename AnyIndex> __device__ void add(const AnyIndex& index, float d_score) const {
+        Others::add(index, d_score);
         float* to = slice_;
 #pragma unroll
         for (int d = 0; d < kDims; ++d)
@@ -75,6 +88,25 @@ template <int kTable> class TableEntries {
     long long strides_[kDims];
     float* slice_;
     float factor_; // of dS
+};
+
+struct NoTableEntries {
+    template <typename Tile> explicit __device__ NoTableEntries(const Tile&) {}
+    template <typename Index> __device__ void add(const Index&, float) const {}
+};
+template <int kTable, int kFirst>
+struct TablesOfSameSums<kTable, kFirst, true> : TablesOfSameSums<kTable, kFirst + 1> {
+    using Rest = TablesOfSameSums<kTable, kFirst + 1>;
+
+    template <typename Tile> explicit __device__ TablesOfSameSums(const Tile& tile)
+        : Rest(tile), entries(tile) {}
+    template <typename Index> __device__ void add(const Index& index, float d_score) const {
+        entries.add(index, d_score);
+        Rest::add(index, d_score);
+    }
+
+    Select<mod::TableGradients::sums_of(kFirst) == kTable, TableEntries<kFirst>, NoTableEntries>
+        entries;
 };
 
 // Places least ... most; empty if most < least.

@@ -1,6 +1,6 @@
 // Policies of gradients in the generic backward whose elements along a line of a tile add to one
-// place. Those of reads by the query alone, or by the key alone, are summed along a row, or a
-// column, before memory is touched; those of the terms of sums by lanes whose elements share it.
+// place: those of reads by the query alone, or by the key alone, and elements of shifted reads
+// beyond a clamp, are summed along a row, or a column, before memory is touched.
 #pragma once
 
 namespace defaults {
@@ -9,19 +9,13 @@ struct NoLineGradients {
     static constexpr int kCount = 0;
     // Adds an element's terms to the sums of its line, kCount numbers.
     template <typename Joint> static __device__ void sum(const Joint&, float, float*) {}
+    // The same of elements at the ends of clamps, each of which has one of these sums.
+    template <typename At, typename Joint>
+    static __device__ void sum_ends(const At&, const Joint&, float, float*) {}
     // Adds the sums of a line to the gradients in memory. An index outside its buffer adds nothing.
     template <typename At> static __device__ void flush(const At&, const float*) {}
 };
 struct RowGradients : NoLineGradients {};
 struct ColumnGradients : NoLineGradients {};
-
-// Which elements of a tile share an address.
-enum class Line { tile, row, column, none };
-struct LoopedGradients {
-    // Calls add(line, address, what an element adds there) for each term of a sum and each gradient
-    // of what it reads. The address is null outside the buffer.
-    template <typename At, typename Joint, typename Add>
-    static __device__ void visit(const At&, const Joint&, float, Add) {}
-};
 
 } // namespace defaults

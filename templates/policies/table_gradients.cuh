@@ -6,6 +6,10 @@ namespace defaults {
 
 struct TableGradients {
     static constexpr int kCount = 0;
+    // Further tables, numbered from kCount on, of which each has the same entries as one of those
+    // and takes its sums: sums_of(table).
+    static constexpr int kSharing = 0;
+    static constexpr __device__ int sums_of(int table) { return table; }
     // 32-bit words of shared memory for each warp that sums; sums over parts of diagonals use them
     // too.
     static constexpr int kWords = 0;
@@ -24,7 +28,7 @@ struct TableGradients {
     static constexpr bool kEntriesAreBound = false;
 };
 
-// Specialised by mod.cuh for each of the kCount tables; templates/README.md has the members.
+// Specialised by mod.cuh for each of the tables; templates/README.md has the members.
 template <int kTable> struct TableGradient;
 
 } // namespace defaults

@@ -1,5 +1,5 @@
-// Policy of gradients of the terms of sums, which Hopper's backward adds up over a tile for one
-// term after another, as it does the sums themselves (ElementSums).
+// Policy of gradients of the terms of sums, which a backward adds up over a tile for one term after
+// another, as Hopper's does the sums themselves (ElementSums).
 #pragma once
 
 namespace defaults {
@@ -12,6 +12,8 @@ struct TermSums {
     // Words in which a warp keeps the sums of heads and keys until the queries of a head have
     // passed; 0 if each tile's go to memory.
     static constexpr int kWords = 0;
+    // Of a generic kernel, values of an element that enter terms: Joint::carried.
+    static constexpr int kCarried = 0;
     // A program that has such gradients has these, too:
     //
     // visit(visit): calls visit(terms) for the learned reads in the terms of each counter, with a

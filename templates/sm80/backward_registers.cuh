@@ -24,9 +24,10 @@ constexpr int kVaryingGradients =
 constexpr bool kGreedy = mod::kSavesRegisters > 0 || kHasColumnValues ||
                          kVaryingGradients > 0; // a mod that needs many
 constexpr bool kIsWrittenOnce = mod::ScoreDerivative::kIsWrittenOnce;
-constexpr int kMostScores = mod::kSavesRegisters >= 2                 ? 8
-                            : kIsWrittenOnce || (kCrowded && kGreedy) ? 16
-                                                                      : 32;
+// What enters terms takes registers, too.
+constexpr bool kHasFewScores =
+    kIsWrittenOnce || mod::TermSums::kExist || (kCrowded && kGreedy);
+constexpr int kMostScores = mod::kSavesRegisters >= 2 ? 8 : kHasFewScores ? 16 : 32;
 constexpr int kScoreRows = rows_at_a_time(mod::kKeyTile, kMostScores);
 constexpr int kGradientRows =
     rows_at_a_time(mod::kHeadDim, kCrowded&& mod::kHeadDim <= 128 ? 16 : 32);

@@ -5,6 +5,7 @@
 #include "common/math.cuh"
 #include "sm80/backward_registers.cuh"
 #include "sm80/line_sums.cuh"
+#include "sm80/term_tile.cuh"
 
 namespace sm80 {
 
@@ -177,10 +178,16 @@ template <typename Scores> class WeightedScores<Scores, true> {
     Scores values_;
 };
 
-template <typename Seen, typename Scores, typename Weighted>
+// What elements give to gradients that are summed when P and dS are stored.
+template <typename Scores> struct LaterGradients {
+    WeightedScores<Scores> weighted;
+    TermElements<Scores> terms;
+};
+
+template <typename Seen, typename Scores>
 __device__ void differentiate_all(Scores& products, Scores& dp, const Surroundings& around,
                                   const ScoreTile& tile, mod::GradientSums& sums,
-                                  Weighted& weighted) {
+                                  LaterGradients<Scores>& later) {
     RowSum row_sums[Scores::kRows];
     ColumnSum column_sum;
     ElementOrder::visit<Scores>(
@@ -194,15 +201,12 @@ __device__ void differentiate_all(Scores& products, Scores& dp, const Surroundin
                           [&](const mod::Joint& joint, float d_modified, bool is_added) {
                               if (is_added) {
                                   mod::sum_gradients(at, joint, d_modified, sums);
-                                  row_sums[row].add(joint, d_modified);
-                                  column_sum.add(joint, d_modified);
-                                  weighted.add(row, column, joint, d_modified);
+                                  row_sums[row].add(at, joint, d_modified);
+                                  column_sum.add(at, joint, d_modified);
+                                  later.weighted.add(row, column, joint, d_modified);
                                   mod::add_gradients(at, joint, d_modified);
                               }
-                              mod::LoopedGradients::visit(
-                                  at, joint, d_modified, [&](mod::Line line, auto* to, float term) {
-                                      add_along(line, to, is_added ? term : 0);
-                                  });
+                              later.terms.keep(row, column, joint, is_added ? d_modified : 0);
                           });
         },
         [&](int row, const ScoreRow& values) {
@@ -219,13 +223,13 @@ __device__ void differentiate_all(Scores& products, Scores& dp, const Surroundin
 template <typename Scores>
 __device__ inline void differentiate_tile(Scores& products, Scores& dp, const Surroundings& around,
                                           ScoreTile tile, mod::GradientSums& sums,
-                                          WeightedScores<Scores>& weighted) {
+                                          LaterGradients<Scores>& later) {
     tile.first_kv = computed_again(tile.first_kv);
     if constexpr (!kIsWrittenOnce)
         if (shows_all<Scores>(around, tile))
-            return differentiate_all<AllAreVisible>(products, dp, around, tile, sums, weighted);
+            return differentiate_all<AllAreVisible>(products, dp, around, tile, sums, later);
     differentiate_all<typename ElementOrder::Visible<Scores>>(products, dp, around, tile, sums,
-                                                              weighted);
+                                                              later);
 }
 
 } // namespace sm80

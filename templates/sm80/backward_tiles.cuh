@@ -16,6 +16,8 @@ constexpr TileSizes backward_sizes() {
     TileSizes sizes = {mod::kQueryTile, mod::kKeyTile,  mod::kStages,
                        mod::kHeadDim,   mod::kHeadDimV, static_cast<int>(sizeof(Element))};
     sizes.table_sums = kTableSumSizes;
+    sizes.warps = mod::kWarps;
+    sizes.term_words = mod::TermSums::kWords;
     return sizes;
 }
 constexpr TileSizes kSizes = backward_sizes();

@@ -43,6 +43,7 @@ struct TileSizes {
     int key_element_bytes = element_bytes; // of keys and values; in a forward it may be 1
     bool has_scales = false;               // staged with each key and value
     TableSumSizes table_sums = {};         // of a backward by keys
+    int warps = 0, term_words = 0;         // likewise: for sums of terms, of each warp
 
     FLEXC_SHARED constexpr int query_row() const { return tile_row_bytes(head_dim, element_bytes); }
     FLEXC_SHARED constexpr int key_row() const {
@@ -124,14 +125,17 @@ FLEXC_SHARED constexpr int merging_bytes(int head_dim_v) {
 // Bytes of lse and delta, which a backward kernel loads for each query.
 constexpr int kRowStatisticBytes = 2 * 4;
 
+// Keys of a warp's rectangle of scores at most, of which it keeps sums of terms.
+constexpr int kTermKeys = 32;
+
 // Offsets in the shared memory of backward_key.cu: keys, values, P, dS, then stages of queries,
-// d_out, lse and delta, then sums of tables, and what elements add to tables instead of dS. dk and
-// dv are staged in the same memory, as floats.
+// d_out, lse and delta, then sums of tables, what elements add to tables instead of dS, and sums of
+// terms. dk and dv are staged in the same memory, as floats.
 struct BackwardKeyLayout {
     int values, p, d_scores;
     int stages, stage_bytes;
     int d_out, row_statistics; // in a stage, behind queries
-    int table_sums, weighted;
+    int table_sums, weighted, terms;
     int bytes;
 };
 FLEXC_SHARED constexpr BackwardKeyLayout backward_key_layout(const TileSizes& sizes) {
@@ -148,6 +152,8 @@ FLEXC_SHARED constexpr BackwardKeyLayout backward_key_layout(const TileSizes& si
     int used = layout.table_sums + sizes.table_sums.bytes(sizes.element_bytes);
     layout.weighted = round_up(used, 16);
     if (sizes.table_sums.has_weighted) used = layout.weighted + p_bytes;
+    layout.terms = used;
+    if (sizes.term_words > 0) used = layout.terms + 4 * sizes.warps * sizes.term_words;
     const int widest = larger(sizes.head_dim, sizes.head_dim_v);
     layout.bytes = larger(used, sizes.key_tile * tile_row_bytes(widest, 4));
     return layout;

@@ -24,19 +24,16 @@ struct LanesOfColumn {
         return x;
     }
 };
-struct LanesOfTile {
-    static __device__ bool is_first() { return lane_index() == 0; }
-    static __device__ float sum(float x) { return flexc_warp_sum(x); }
-};
 
-// Of reads that depend on the query alone, or on the key alone.
+// Of reads that depend on the query alone, or on the key alone, and of ends of clamps.
 template <typename Gradients, typename Lanes> class LineSum {
     static constexpr int kCount = Gradients::kCount;
     float sums_[kCount ? kCount : 1] = {};
 
   public:
-    __device__ void add(const mod::Joint& joint, float d_modified) {
+    __device__ void add(const mod::At& at, const mod::Joint& joint, float d_modified) {
         Gradients::sum(joint, d_modified, sums_);
+        Gradients::sum_ends(at, joint, d_modified, sums_);
     }
     // Called by all lanes of the warp. exists: the line is inside of the tensors.
     __device__ void flush(const mod::At& at, bool exists) {
@@ -51,22 +48,5 @@ template <typename Gradients, typename Lanes> class LineSum {
 
 using RowSum = LineSum<mod::RowGradients, LanesOfRow>;
 using ColumnSum = LineSum<mod::ColumnGradients, LanesOfColumn>;
-
-// Adds a number of each lane to memory, once for the lanes of a line. Called by all lanes of the
-// warp.
-template <typename Lanes, typename Sum>
-__device__ __noinline__ void add_of_lanes(Sum* to, float term) {
-    term = Lanes::sum(term);
-    if (Lanes::is_first() && to != nullptr) flexc_accumulate(to, term);
-}
-template <typename Sum> __device__ inline void add_along(mod::Line line, Sum* to, float term) {
-    switch (line) {
-    case mod::Line::tile: return add_of_lanes<LanesOfTile>(to, term);
-    case mod::Line::row: return add_of_lanes<LanesOfRow>(to, term);
-    case mod::Line::column: return add_of_lanes<LanesOfColumn>(to, term);
-    case mod::Line::none:
-        if (to != nullptr) flexc_accumulate(to, term);
-    }
-}
 
 } // namespace sm80

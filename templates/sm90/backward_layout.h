@@ -14,6 +14,7 @@ constexpr int kRingStages = 2;                 // of queries and d_out
 constexpr int kRowBlock = 64;                  // queries of a row block of dq's accumulator
 constexpr int kGroupBytes = kRowBlock * 8 * 4; // eight columns of a row block
 constexpr int kPadding = 16; // bytes between rows of a dense bias, which keep lanes in other banks
+constexpr int kTermKeys = 16; // of a warp, which keeps sums of terms for each
 // Slots of sums by query, which hold a float for each query from each warp: enough that a warp
 // never overwrites what another still reads, see gradients/query.cuh.
 constexpr int kQuerySumSlots = 4;

@@ -197,7 +197,7 @@ class GradientsOfTerms : public GradientsOfScores {
                                 const HeadPlace& place, TileLength length, int tile_key,
                                 int warp_key, int lane)
         : GradientsOfScores(attention, arguments, place, length, tile_key, warp_key, lane) {
-        TermWords::clear();
+        clear_terms();
     }
 
     __device__ void finish_tile(const GradientSums& sums, int tile_query) const {

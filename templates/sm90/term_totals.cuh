@@ -3,29 +3,11 @@
 // for all of them.
 #pragma once
 
+#include "common/carried_values.cuh"
 #include "common/static_for.cuh"
 #include "mod.cuh"
 
 namespace sm90 {
-
-// What enters the terms of kCount elements.
-template <int kCarried, int kCount> struct CarriedValues {
-    static constexpr int kSlots = kCarried + 1;
-
-    float carried[kSlots][kCount];
-
-    // Stores and loads those of one element.
-    __device__ void keep(int i, const float (&values)[kSlots]) {
-#pragma unroll
-        for (int value = 0; value < kCarried; ++value)
-            carried[value][i] = values[value];
-    }
-    __device__ void load(int i, float (&values)[kSlots]) const {
-#pragma unroll
-        for (int value = 0; value < kCarried; ++value)
-            values[value] = carried[value][i];
-    }
-};
 
 // The sums of kCount elements. Policy has kTotals and visit_totals(), as mod::ElementSums.
 template <typename Policy, int kCount> struct TermTotals {

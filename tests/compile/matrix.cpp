@@ -75,6 +75,14 @@ KernelCase hopper_backward(KernelKind kind, std::string_view mod, std::string_vi
             .head_dim_v = head_dim_v};
 }
 
+// The program with gradients of all of its buffers.
+std::string all_learned(std::string_view text) {
+    std::string learned(text);
+    for (std::size_t at = 0; (at = learned.find("]\n", at)) != std::string::npos;)
+        learned.insert(at + 1, " grad");
+    return learned;
+}
+
 KernelCase hopper(std::string_view mod, std::string_view text, int head_dim, int head_dim_v) {
     return {.mod = std::string(mod),
             .text = std::string(text),
@@ -160,6 +168,16 @@ std::vector<KernelCase> compile_matrix() {
     }
     cases.push_back(hopper_backward(KernelKind::backward_fused, "fire", kFire, 64, 64));
     cases.push_back(hopper_backward(KernelKind::backward_fused, "low_rank", kLowRank, 128, 128));
+    // The same with gradients of terms, which the generic backward sums over its tiles.
+    for (const auto& [mod, text] :
+         {std::pair{"learned_fire", kFire}, {"learned_low_rank", kLowRank}})
+        for (const int head_dim : {64, 128})
+            cases.push_back({.mod = mod,
+                             .text = all_learned(text),
+                             .kind = KernelKind::backward_fused,
+                             .arch = "sm_80",
+                             .head_dim = head_dim,
+                             .head_dim_v = head_dim});
     for (const std::string_view mod : kWatched)
         cases.push_back(hopper(mod, front::find_library_mod(mod)->text, 64, 64));
     for (const KernelKind kind : {KernelKind::delta, KernelKind::convert})

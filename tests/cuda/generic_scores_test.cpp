@@ -1,6 +1,7 @@
 // P, dS and gradients of reads by head, query and key of a tile of the generic backward, and what
 // elements add to tables instead of dS: a block run by threads of the host, against the program at
 // each element.
+#include <array>
 #include <cmath>
 #include <random>
 #include <string>
@@ -17,6 +18,7 @@
 #include "host_module.h"
 #include "passes/gradient_sum.h"
 #include "passes/table_gradient.h"
+#include "passes/term_gradient.h"
 #include "plan/plan.h"
 #include "random_data.h"
 #include "sm80/arguments.h"
@@ -36,6 +38,7 @@ constexpr std::string_view kText = R"(
 #include "sm80/backward_scores.cuh"
 using namespace sm80;
 using Scores = WarpResult<kScoreRows, mod::kKeyTile, mod::kWarps>;
+constexpr unsigned kTerms = 8 * mod::kQueryTile; // behind lse and delta
 template <typename Visit> void visit(Scores& scores, Visit visit_element) {
     for (int i = 0; i < Scores::kRows; ++i)
         for (int j = 0; j < 2 * Scores::kColumns; ++j)
@@ -56,21 +59,24 @@ extern "C" void run(const unsigned long long* words, const KernelArguments* atte
         }
         __syncthreads();
         mod::GradientSums sums{};
+        clear_terms<Scores>(around, kTerms);
         for (int row = 0; row < mod::kQueryTile; row += kScoreRows) {
             const int first = row * mod::kKeyTile;
             Scores p, d_scores;
-            WeightedScores<Scores> beside;
+            LaterGradients<Scores> later;
             visit(p, [&](float& element, int i) { element = products[first + i]; });
             visit(d_scores, [&](float& element, int i) { element = dp[first + i]; });
             differentiate_tile(p, d_scores, around,
                                {first_q + row, first_kv, 4u * row, 4 * mod::kQueryTile, false},
-                               sums, beside);
+                               sums, later);
+            sum_terms(later.terms, around, first_q + row, first_kv, kTerms);
             visit(p, [&](float& element, int i) { products[first + i] = element; });
             visit(d_scores, [&](float& element, int i) { dp[first + i] = element; });
-            beside.use([&](Scores elements) {
+            later.weighted.use([&](Scores elements) {
                 visit(elements, [&](float& element, int i) { weighted[first + i] = element; });
             });
         }
+        flush_terms<Scores>(around, first_kv, kTerms);
         mod::flush_gradients(arguments, place.launch, place.head, place.b, place.h, place.h_kv,
                              sums);
     });
@@ -82,23 +88,30 @@ bool is_near(double is, double expected, double scale) {
 }
 
 // How many elements of gradients are not zero.
-int check(const std::string& text, std::mt19937& random) {
+int check(const std::string& text, std::mt19937& random, bool deterministic = false) {
     CAPTURE(text);
+    CAPTURE(deterministic);
     const auto below = test::draws_below(random);
     const int head_dim = below(2) == 0 ? 64 : 128;
-    auto mod = test::lower_text(text, head_dim, head_dim, true);
+    auto mod = test::lower_text(text, head_dim, head_dim, true, false, deterministic);
     REQUIRE_MESSAGE(mod.has_value(), (mod ? std::string() : mod.error().message));
-    const plan::KernelConfig config =
-        plan::candidates({.kind = plan::KernelKind::backward_fused,
-                          .arch = 80,
-                          .dtype = DType::bf16,
-                          .head_dim = head_dim,
-                          .head_dim_v = head_dim,
-                          .has_score_mod = true,
-                          .gradients = {.few_entries = passes::count_few_entries(*mod),
-                                        .weighs_entries = passes::weighs_entries(*mod)},
-                          .generic_because = "this test is of it"})
-            .front();
+    const bool keeps_terms = below(3) > 0;
+    CAPTURE(keeps_terms);
+    const auto terms = passes::terms_by_generic_tile(*mod);
+    const std::vector<plan::KernelConfig> candidates = plan::candidates(
+        {.kind = plan::KernelKind::backward_fused,
+         .arch = std::array{80, 86, 90}[static_cast<std::size_t>(below(3))],
+         .dtype = DType::bf16,
+         .head_dim = head_dim,
+         .head_dim_v = head_dim,
+         .has_score_mod = true,
+         .gradients = {.generic_term_reads = keeps_terms ? passes::count_term_reads(*mod, terms)
+                                                         : passes::TermReads{},
+                       .few_entries = passes::count_few_entries(*mod),
+                       .weighs_entries = passes::weighs_entries(*mod)},
+         .generic_because = "this test is of it"});
+    const plan::KernelConfig& config =
+        candidates[static_cast<std::size_t>(below(static_cast<int>(candidates.size())))];
     const test::HostModule module(
         std::string(kText),
         test::emitted(*mod, config,
@@ -161,7 +174,8 @@ int check(const std::string& text, std::mt19937& random) {
             const std::uint32_t buffer = mod->program.graph[gradient.read].symbol;
             test::visit_terms(*mod, gradient, at, [&](std::size_t entry, double partial) {
                 gradients[buffer][entry] += partial * d_modified;
-                sizes[buffer][entry] += std::abs(partial * d_modified);
+                // A partial may be a small difference of rounded numbers, as 1 - tanh(x) ** 2 is.
+                sizes[buffer][entry] += (std::abs(partial) + 0.05) * std::abs(d_modified);
             });
         }
     }
@@ -188,6 +202,15 @@ TEST_CASE("the generic backward sums gradients of queries and keys along lines o
     for (const char* const text :
          {"buffer g: f32[B, H, KV_LEN] grad\nbuffer r: f32[H, Q_LEN] grad\n"
           "score_mod = score * g[b, h, kv_idx] * r[h, q_idx]",
+          // Elements beyond clamps, along queries or keys.
+          "buffer r: f32[B, H, Q_LEN, 41] grad\n"
+          "score_mod = score + r[b, h, q_idx, clamp(kv_idx - q_idx, -20, 20) + 20]",
+          "buffer r: bf16[H, KV_LEN, 9] grad\nbuffer c: f32[H, Q_LEN] grad\n"
+          "score_mod = score - 0.5 * r[h, kv_idx, min(max(q_idx - kv_idx, 0), 8)] + c[h, q_idx]\n"
+          "mask_mod = q_idx >= kv_idx",
+          "buffer r: f32[H, Q_LEN, 30] grad\nbuffer p: f32[KV_LEN, 7] grad\n"
+          "score_mod = score + r[h, q_idx, min(abs(kv_idx - q_idx), 29)] + "
+          "p[kv_idx, clamp(q_idx - kv_idx, 3, 3)]",
           "buffer g: f32[KV_LEN, 2] grad\nbuffer s: f32[H] grad\n"
           "score_mod = tanh(score * g[kv_idx, 1]) + s[h] * g[kv_idx, 0]\n"
           "mask_mod = q_idx + 20 >= kv_idx",
@@ -206,14 +229,27 @@ TEST_CASE("the generic backward sums gradients of queries and keys along lines o
     CHECK(added > 200);
 }
 
-TEST_CASE("the generic backward adds terms of sums once for the lanes that share their place") {
+TEST_CASE(
+    "the generic backward sums gradients of terms over a tile, wherever their sums are kept") {
     std::random_device source;
     const unsigned seed = source();
     CAPTURE(seed);
     test::Random random(seed);
     std::mt19937 data(seed);
     int added = 0;
-    for (int i = 0; i < 6; ++i)
-        added += check(test::term_program(random), data);
-    CHECK(added > 100);
+    for (int i = 0; i < 10; ++i)
+        added += check(test::term_program(random), data, i % 4 == 3);
+    // Functions of the distance, and an index that uses the score.
+    for (const char* const text :
+         {"buffer w: f32[H, 9] grad\nbuffer m: f32[9] grad\n"
+          "score_mod = score + sum(i in 0..9: w[h, i] * relu(m[i] * log(1 + abs(q_idx - kv_idx))))",
+          "buffer w: f32[40, 9] grad\nbuffer m: f32[9] grad\n"
+          "score_mod = score + sum(i in 0..9: m[i] * w[int(8 * score) % 40, i])",
+          // Parts of hidden elements are infinite.
+          "buffer w: f32[H, 9] grad\nbuffer v: f32[KV_LEN, 9] grad\n"
+          "score_mod = score + 0.02 * sum(i in 0..9: w[h, i] * v[kv_idx, i] * log((q_idx - kv_idx) "
+          "** 2))\n"
+          "mask_mod = q_idx != kv_idx"})
+        added += check(text, data);
+    CHECK(added > 200);
 }

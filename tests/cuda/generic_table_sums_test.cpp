@@ -196,3 +196,45 @@ TEST_CASE("generic kernels sum gradients of tables by entry") {
         added += check({.text = text, .sums = 2}, random);
     CHECK(added > 100);
 }
+
+TEST_CASE("tables of the same entries share sums in generic kernels") {
+    std::random_device source;
+    const unsigned seed = source();
+    CAPTURE(seed);
+    std::mt19937 random(seed);
+    const std::string kinds = "buffer g: i8[Q_LEN]\nbuffer k: i8[KV_LEN]\n";
+    int added = 0;
+    for (const test::TableProgram& tables : std::vector<test::TableProgram>{
+             {"buffer a: f32[H, 4]\nbuffer t: f32[4, 99] grad\nscore_mod = score + sum(i in 0..4: "
+              "a[h, i] * t[i, min(abs(q_idx - kv_idx), 98)])"},
+             {"buffer t: f32[2, H, 99] grad\nbuffer u: f32[99] grad\nscore_mod = score * (t[0, h, "
+              "min(abs(q_idx - kv_idx), 98)] - t[1, h, min(abs(q_idx - kv_idx), 98)]) + score * "
+              "u[min(abs(q_idx - kv_idx), 98)]"},
+             // Places outside, elements that are infinite, and more entries than there is room for.
+             {kinds + "buffer t: f32[5, 5] grad\nbuffer u: f32[H, 5, 5] grad\nscore_mod = score + "
+                      "t[g[q_idx], k[kv_idx]] - 2 * u[h, g[q_idx], k[kv_idx]]"},
+             {kinds + "buffer t: f32[5, 5] grad\nbuffer u: f32[5, 5] grad\nscore_mod = score + "
+                      "t[g[q_idx], k[kv_idx]] + u[g[q_idx], k[kv_idx]]",
+              1, false},
+             {"buffer t: f32[9000] grad\nbuffer u: f32[9000, 2] grad\nscore_mod = score + t[(q_idx "
+              "* 37) % 4500 + (kv_idx * 29) % 4500] + u[(q_idx * 37) % 4500 + (kv_idx * 29) % "
+              "4500, 1]"},
+             // Two pairs.
+             {"buffer t: f32[4, 99] grad\nscore_mod = score + t[0, min(abs(q_idx - kv_idx), 98)] + "
+              "t[1, q_idx % 9 * 3 + kv_idx % 3] - t[2, min(abs(q_idx - kv_idx), 98)] - t[3, q_idx "
+              "% 9 * 3 + kv_idx % 3]",
+              1, true, 2},
+             // Other extents, another choice, and a slice that may be outside share nothing.
+             {"buffer t: f32[99] grad\nbuffer u: f32[98] grad\nscore_mod = score + "
+              "t[min(abs(q_idx - kv_idx), 97)] + u[min(abs(q_idx - kv_idx), 97)]",
+              1, true, 2},
+             {"buffer t: f32[99] grad\nbuffer u: f32[99] grad\nscore_mod = score + "
+              "t[min(abs(q_idx - kv_idx), 98)] + where(q_idx % 3 > 0, u[min(abs(q_idx - kv_idx), "
+              "98)], 0)",
+              1, true, 2},
+             {"buffer t: f32[N, 99] grad\nbuffer u: f32[99] grad\nscore_mod = score + t[1, "
+              "min(abs(q_idx - kv_idx), 98)] + u[min(abs(q_idx - kv_idx), 98)]",
+              1, true, 2}})
+        added += check(tables, random);
+    CHECK(added > 100);
+}

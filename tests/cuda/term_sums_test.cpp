@@ -21,6 +21,7 @@
 #include "random_data.h"
 #include "random_program.h"
 #include "sm90/arguments.h"
+#include "sm90/backward_layout.h"
 #include "term_program.h"
 
 namespace {
@@ -104,7 +105,7 @@ extern "C" void run(const unsigned long long* words, const KernelArguments* atte
             const float* const value = values + 2 * (row * mod::kKeyTile + column);
             kept.keep(i, Entering{at, value[1]}, key, j, value[0]);
         });
-        TermWords::clear();
+        clear_terms();
         sum_terms(kept, of);
         sum_terms(kept, of);
         flush_terms(of);
@@ -119,6 +120,7 @@ plan::KernelConfig config_of(int words) {
     config.block = {
         .query_tile = 64, .key_tile = 128, .warps = 12, .stages = 2, .shared_bytes = 232448};
     config.storage.term_words = words;
+    config.storage.term_keys = ::sm90::kTermKeys;
     config.sum_elements = 16;
     return config;
 }
@@ -143,7 +145,8 @@ void check(const std::string& text, bool deterministic, bool keeps, std::mt19937
     // Otherwise all terms are functions of the distance.
     if (!passes::sums_by(mod, passes::GradientSum::terms)) return;
     REQUIRE_FALSE(passes::adds_terms_by_element(mod));
-    const plan::KernelConfig config = config_of(keeps ? passes::term_words(mod) : 0);
+    const passes::TermReads reads = passes::count_term_reads(mod, passes::terms_by_tile(mod));
+    const plan::KernelConfig config = config_of(keeps ? reads.words(::sm90::kTermKeys) : 0);
     const test::HostModule module(std::string(kText),
                                   test::emitted(mod, config, {.dtype = DType::f16}));
     const auto below = test::draws_below(random);

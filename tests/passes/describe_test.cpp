@@ -74,6 +74,32 @@ TEST_CASE("dependence: gradients by the 2-D key index are sums over its rows or 
     }
 }
 
+TEST_CASE("dependence: how gradients of terms are summed, in all kernels or in some") {
+    const auto sums_of = [](const std::string& term, const std::string& before = "score * ") {
+        const std::string text = passes::describe_dependence(
+            test::lowered("buffer w: f32[H, 16] grad\nbuffer u: f32[Q_LEN, 16] grad\n"
+                          "buffer v: f32[KV_LEN, 16] grad\nbuffer t: f32[99, 16] grad\n"
+                          "score_mod = " +
+                          before + "sum(i in 0..16: " + term + ")"));
+        const std::size_t at = text.find("  gradient: ");
+        return text.substr(at, text.find('\n', at) - at);
+    };
+    const auto ends = [](const std::string& text, std::string_view end) {
+        return text.ends_with(end);
+    };
+    CHECK(ends(sums_of("w[h, i]"), "; over a tile for each term, once for a head and term"));
+    CHECK(ends(sums_of("u[q_idx, i]"),
+               "; over a tile's keys for each term, once for a query and term"));
+    CHECK(ends(sums_of("v[kv_idx, i]"),
+               "; over a tile's queries for each term, once for a key and term"));
+    CHECK(ends(sums_of("t[(q_idx + kv_idx) % 9, i]"), "; in a loop over the terms, one by one"));
+    CHECK(
+        ends(sums_of("w[h, i]", "score + "),
+             "; in a warp-specialized fused backward over a tile's diagonals, once for all terms, "
+             "and then once for a distance and term; in others over a tile for each term, once "
+             "for a head and term"));
+}
+
 TEST_CASE("dependence: kinds that Hopper's kernels multiply by are named, and what they do else") {
     const std::string text = passes::describe_dependence(
         test::lowered("buffer t: f32[9, 8, H] grad\nbuffer g: i32[Q_LEN]\nbuffer k: i32[KV_LEN]\n"
@@ -90,6 +116,32 @@ TEST_CASE("dependence: kinds that Hopper's kernels multiply by are named, and wh
                     "chip, once for an entry, head and tile of keys, where there is room; of short "
                     "sequences over sequences of a block, once for an element and head\n") !=
           std::string::npos);
+}
+
+TEST_CASE("dependence: tables that share sums in a generic backward are named") {
+    const auto shares = [](const std::string& index) {
+        return passes::describe_dependence(
+                   test::lowered("buffer t: f32[2, 9] grad\nbuffer a: f32[H, 2]\nscore_mod = score "
+                                 "+ a[h, 0] * t[0, min(abs(q_idx - kv_idx), 8)] + a[h, 1] * t[1, " +
+                                 index + "]"))
+                   .find("head and tile of keys, for all tables of these entries, where there is "
+                         "room") != std::string::npos;
+    };
+    CHECK(shares("min(abs(q_idx - kv_idx), 8)"));
+    CHECK_FALSE(shares("min(abs(q_idx - kv_idx), 7)"));
+}
+
+TEST_CASE("dependence: lines beyond a clamp are named") {
+    const auto has_ends = [](const std::string& index) {
+        return passes::describe_dependence(
+                   test::lowered("buffer r: f32[B, H, Q_LEN, 9] grad\nscore_mod = score + r[b, h, "
+                                 "q_idx, " +
+                                 index + "]"))
+                   .find("in a generic one in memory, element by element, and over the part of a "
+                         "line that is beyond a clamp;") != std::string::npos;
+    };
+    CHECK(has_ends("clamp(kv_idx - q_idx, -4, 4) + 4"));
+    CHECK_FALSE(has_ends("kv_idx - q_idx + 4"));
 }
 
 TEST_CASE("dependence: kinds of pairs that are stored for all heads are named") {

@@ -28,16 +28,18 @@ passes::Mod mod_of(const std::string& score, const passes::PipelineOptions& opti
                          options);
 }
 
-// The places of the terms' sums, in the order of the reads' buffers.
-std::string places(const std::string& score) {
+// The places of the terms' sums, in the order of the reads' buffers. terms: the function that finds
+// those of a kernel.
+std::string places(const std::string& score, decltype(passes::terms_by_tile)& terms) {
     const passes::Mod mod = mod_of(score);
     std::string names;
     for (std::uint32_t buffer = 0; buffer < mod.program.buffers.size(); ++buffer)
-        for (const passes::ReadGradient& gradient : passes::terms_by_tile(mod))
+        for (const passes::ReadGradient& gradient : terms(mod))
             if (mod.program.graph[gradient.read].symbol == buffer)
                 names += std::string(passes::name(passes::place_of_term(mod, gradient.read))) + " ";
     return names;
 }
+std::string places(const std::string& score) { return places(score, passes::terms_by_tile); }
 
 } // namespace
 
@@ -59,6 +61,24 @@ TEST_CASE("terms are summed by what their addresses depend on") {
     CHECK(places("score * sum(i in 0..16: t[int(score), i])") == "");
 }
 
+TEST_CASE("generic kernels sum all terms over tiles but those by an index that uses the score") {
+    const auto generic = [](const std::string& score) {
+        return places(score, passes::terms_by_generic_tile);
+    };
+    for (const char* const score :
+         {"score + sum(i in 0..16: u[h, q_idx, i] * v[h, kv_idx, i])",
+          "score * sum(i in 0..R: w[h, i] * m[i])",
+          "score + x[q_idx, kv_idx] * sum(i in 0..16: t[q_idx - kv_idx, i] * m[i])"})
+        CHECK(generic(score) == places(score));
+    CHECK(generic("score + sum(i in 0..16: w[h, i] * m[i])") == "head launch ");
+    CHECK(generic("score * sum(i in 0..16: m[i] * t[int(score), i])") == "launch ");
+    CHECK(generic("score * sum(i in 0..4: w[h, i] * m[i])") == "");
+    const passes::Mod mod = mod_of("score + sum(i in 0..16: w[h, i] * kv_idx)");
+    const auto terms = passes::terms_by_generic_tile(mod);
+    REQUIRE(terms.size() == 1);
+    CHECK(terms[0].element_factor != ir::kNoNode);
+}
+
 TEST_CASE("nothing is left to elements but what generic kernels add") {
     const auto by_element = [](const std::string& score) {
         return passes::adds_terms_by_element(mod_of(score));
@@ -77,7 +97,10 @@ TEST_CASE("nothing is left to elements but what generic kernels add") {
 }
 
 TEST_CASE("a warp keeps a word for each head's read and term, and one for each key") {
-    const auto words = [](const std::string& score) { return passes::term_words(mod_of(score)); };
+    const auto words = [](const std::string& score) {
+        const passes::Mod mod = mod_of(score);
+        return passes::count_term_reads(mod, passes::terms_by_tile(mod)).words(16);
+    };
     CHECK(words("score * sum(i in 0..16: w[h, i] * m[i])") == 2 * 16);
     CHECK(words("score * sum(i in 3..16: w[h, i])") == 13);
     CHECK(words("score * sum(i in 0..9: w[h, i]) + sum(i in 0..7: m[i] * kv_idx)") == 9 + 7);

@@ -929,6 +929,29 @@ TEST_CASE("lanes have copies of few entries of their own") {
     CHECK(copies(20, 192) == 0);
 }
 
+TEST_CASE("warps of a generic backward keep sums of terms where there is room") {
+    const auto words = [](int arch, int head_dim, passes::TermReads reads) {
+        const KernelConfig config = plan::candidates({.kind = KernelKind::backward_fused,
+                                                      .arch = arch,
+                                                      .head_dim = head_dim,
+                                                      .head_dim_v = head_dim,
+                                                      .has_score_mod = true,
+                                                      .gradients = {.generic_term_reads = reads},
+                                                      .generic_because = "this test is of it"})[0];
+        CHECK(config.block.shared_bytes <= plan::shared_memory_limit(arch));
+        return config.storage.term_words;
+    };
+    for (const int arch : {80, 86, 90})
+        for (const int head_dim : {16, 64, 128, 256}) {
+            CAPTURE(arch);
+            CAPTURE(head_dim);
+            CHECK(words(arch, head_dim, {}) == 0);
+            CHECK(words(arch, head_dim, {.of_heads = 48}) == 48);
+            CHECK(words(arch, head_dim, {.of_keys = 1000}) == 0);
+        }
+    CHECK(words(80, 64, {.of_heads = 3, .of_keys = 16}) == 3 + 16 * 32);
+}
+
 TEST_CASE("a generic backward has room for sums of few entries beside its tile") {
     const auto generic = [](int arch, int head_dim, int few_entries) {
         return plan::candidates({.kind = KernelKind::backward_fused,

@@ -12,6 +12,7 @@
 // racecheck does not see the order that it gives.
 #pragma once
 
+#include "common/lane_sums.cuh"
 #include "common/place.cuh"
 #include "sm90/backward_elements.cuh"
 #include "sm90/backward_lengths.cuh"
@@ -19,20 +20,6 @@
 #include "sm90/gradients/sum.cuh"
 
 namespace sm90 {
-
-// Adds the sums of the lane at kDistance, which has other keys of the same queries. Each of the two
-// lanes does so for half of the queries: the first keeps the first kHalf, the other those behind,
-// at the same places.
-template <int kHalf, int kDistance, int kCount>
-__device__ inline void exchange(float (&sums)[kCount], int lane) {
-    const bool upper = (lane & kDistance) != 0;
-#pragma unroll
-    for (int i = 0; i < kHalf; ++i) {
-        const float mine = upper ? sums[i + kHalf] : sums[i];
-        const float other = upper ? sums[i] : sums[i + kHalf];
-        sums[i] = mine + __shfl_xor_sync(0xffffffffu, other, kDistance);
-    }
-}
 
 // Sums over the keys of the warp and calls visit(query, sum) for each query in one of its threads.
 // Which these are is computed again, not kept: beside all MMAs of a step, that would spill.

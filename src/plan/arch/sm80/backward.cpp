@@ -22,8 +22,11 @@ constexpr std::array kQueryShapes = {
     BlockShape{32, 16, 2, 1},  BlockShape{16, 16, 1, 1},
 };
 
-int key_kernel_bytes(const KernelRequest& request, const BlockShape& shape, int table_words = 0) {
+int key_kernel_bytes(const KernelRequest& request, const BlockShape& shape, int table_words = 0,
+                     int term_words = 0) {
     ::sm80::TileSizes tile = sizes(request, shape);
+    tile.warps = shape.warps;
+    tile.term_words = term_words;
     if (table_words > 0)
         tile.table_sums = {request.gradients.few_entries, table_words, shape.warps,
                            request.gradients.weighs_entries};
@@ -48,6 +51,15 @@ int table_words_of(const KernelRequest& request, const BlockShape& shape) {
         if (key_kernel_bytes(request, shape, words) <= shared_memory_limit(request.arch))
             return words;
     return 0;
+}
+
+// Returns the words in which each warp keeps sums of terms until the queries of a head have passed;
+// 0 if there is no room.
+int term_words_of(const KernelRequest& request, const BlockShape& shape, int table_words) {
+    const int words = request.gradients.generic_term_reads.words(::sm80::kTermKeys);
+    return key_kernel_bytes(request, shape, table_words, words) <= shared_memory_limit(request.arch)
+               ? words
+               : 0;
 }
 
 // Returns the accumulators of a thread where most are live: the results and two tiles of scores.
@@ -76,11 +88,14 @@ KernelConfig key_kernel(const KernelRequest& request, const BlockShape& shape,
     config.entry = "flexc_backward_key";
     const int table_words = table_words_of(request, shape);
     config.block = shape;
-    config.block.shared_bytes = key_kernel_bytes(request, shape, table_words);
+    const int term_words = term_words_of(request, shape, table_words);
+    config.block.shared_bytes = key_kernel_bytes(request, shape, table_words, term_words);
     config.form = {saves_registers, request.work.reads_much()};
     config.has_block_mask = request.mask.has_block_mask;
     config.sums.sums_few_entries = table_words > 0;
     config.storage.table_words = table_words;
+    config.storage.term_words = term_words;
+    config.storage.term_keys = ::sm80::kTermKeys;
     config.spills.tolerated = request.work.is_long        ? kSpillsOfLong
                               : table_words > 0           ? kSpillsOfTables
                               : request.work.reads_much() ? kSpillsOfReads

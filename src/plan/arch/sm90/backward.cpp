@@ -330,7 +330,8 @@ std::vector<FusedTile> usual_tiles(const KernelRequest& request) {
 // Returns the tile with memory for sums of terms, if there is room.
 FusedTile with_term_words(const KernelRequest& request, const FusedTile& tile) {
     FusedTile keeping = tile;
-    keeping.storage.term_words = request.gradients.term_words;
+    keeping.storage.term_words = request.gradients.term_reads.words(::sm90::kTermKeys);
+    keeping.storage.term_keys = ::sm90::kTermKeys;
     return fits(request, shape_of(request, keeping)) ? keeping : tile;
 }
 
