@@ -32,6 +32,8 @@ const ReadGradient* gradient_of(const std::vector<ReadGradient>& gradients, Node
 
 std::string checks(const Mod& mod, NodeId read) {
     const std::vector<bool>& proven = mod.ranges.in_range[read];
+    if (std::ranges::count(mod.inside_reads, read) != 0)
+        return "in range by a call's sizes and params, else checked";
     if (std::ranges::all_of(proven, [](bool inside) { return inside; })) return "always in range";
     std::string text;
     for (std::size_t i = 0; i < proven.size(); ++i)

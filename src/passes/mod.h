@@ -141,7 +141,13 @@ struct Mod {
     // If elements compute entries of some tables themselves, the mods of several kernels of which
     // one sums those alone; else none.
     std::vector<Mod> entry_passes;
-    // Of such a mod, the arguments of the whole program, which all of its kernels have; else empty.
+    // The mod of calls that keep indices inside of their buffers, by passes/inside_calls.h; none if
+    // there is nothing that they alone can tell.
+    std::vector<Mod> inside_calls;
+    // Of such a mod: the reads whose indices are taken to be inside.
+    std::vector<ir::NodeId> inside_reads;
+    // Of all these mods, the arguments of the whole program, which all of its kernels have; else
+    // empty.
     std::vector<ArgumentSlot> arguments;
 
     // One entry per node, by passes/facts.h.

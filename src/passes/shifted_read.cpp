@@ -187,9 +187,14 @@ class ShiftedSum {
 std::vector<ShiftedRead> stage_shifts(Mod& mod, const std::vector<NodeId>& roots,
                                       std::size_t most) {
     const std::vector<NodeId> nodes = ir::reachable(mod.program.graph, roots);
+    // Dense biases whose rows are those of keys, or begin at another key, are copied as shifted
+    // reads are.
     const auto is_shifted = [&](NodeId id) {
         const CapturedRead* captured = captured_read(mod, id);
-        return captured != nullptr && captured->read_class == ReadClass::shifted;
+        return captured != nullptr &&
+               (captured->read_class == ReadClass::shifted ||
+                (captured->read_class == ReadClass::dense_bias &&
+                 mod.program.graph[mod.program.graph[id].operands.back()].op != Op::kv_idx));
     };
     if (std::ranges::none_of(nodes, is_shifted)) return {};
     // A copy, because attempts add nodes even for reads that turn out not to be shifted.

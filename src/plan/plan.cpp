@@ -94,6 +94,7 @@ PassPlan pass_of(const Program& program, const Variant& variant, const KernelCon
     const Program& own = program_of(variant, program);
     PassPlan pass =
         main.kind == KernelKind::forward ? family.forward(own, main) : family.backward(own, main);
+    pass.is_of_inside_calls = !own.mod().inside_reads.empty();
     pass.most_rows = variant.request.sequences.most_rows;
     pass.has_few_queries = variant.request.sequences.has_few_queries;
     for (Step& step : pass.steps) {
