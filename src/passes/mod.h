@@ -71,6 +71,9 @@ struct ReadGradient {
     // function of the distance (and of the term); for a table, it is one number for a head. kNoNode
     // if no factor exists, or if the sums are the gradient (of terms, the factor is 1 then).
     ir::NodeId sum_factor = ir::kNoNode;
+    // Set by it too, beside such a number of a table: 0 for elements that add nothing, else 1.
+    // kNoNode if all add, or if passes::table_choice() finds it without.
+    ir::NodeId choice = ir::kNoNode;
     // Set by passes/term_gradient.h for a read of a sum's terms that has no sum_factor: the partial
     // is the product of these, of which the first is one number for a head and term. Then a kernel
     // may sum d loss / d (modified score) times the second over its tiles.

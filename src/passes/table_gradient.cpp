@@ -56,26 +56,17 @@ std::optional<double> value_of_choices(const ir::Graph& graph, NodeId id) {
     return value;
 }
 
-// Returns (d score_mod / d read) / (d score_mod / d score) if it is a single number, or that number
-// or 0.
-std::optional<double> factor_of(const Mod& mod, const ReadGradient& gradient) {
-    if (is_gradient_of_score(mod, gradient)) return 1;
-    const ir::Node& d_score = mod.program.graph[mod.d_score];
-    const auto partial = value_of_choices(mod.program.graph, gradient.partial);
-    if (!partial || d_score.op != ir::Op::const_real ||
-        mod.dependence[gradient.partial].has(Dependence::score))
-        return {};
-    const double factor = *partial / d_score.real;
-    return std::isfinite(factor) ? std::optional(factor) : std::nullopt;
-}
-
 bool is_separable(const Mod& mod, const analysis::IndexForms& forms, NodeId read) {
-    // Parts of an index that does not fit into 32 bits cannot be added in 32 bits.
     return std::ranges::all_of(mod.program.graph[read].operands, [&](NodeId index) {
-        return is_narrow(mod, index) &&
-               std::ranges::all_of(forms.form(index), [](const analysis::IndexTerm& term) {
-                   return (term.uses.bits & kPositions) != kPositions;
-               });
+        unsigned uses = 0;
+        for (const analysis::IndexTerm& term : forms.form(index)) {
+            const unsigned of_term = term.uses.bits & kPositions;
+            if (of_term == kPositions) return false;
+            uses |= of_term;
+        }
+        // Parts of an index that does not fit into 32 bits cannot be added in 32 bits. An index of
+        // one part is clamped to them.
+        return uses != kPositions || is_narrow(mod, index);
     });
 }
 
@@ -86,7 +77,7 @@ bool has_place(const Mod& mod, NodeId read) {
 
 bool may_be_summed(const Mod& mod, const ReadGradient& gradient) {
     return has_place(mod, gradient.read) &&
-           (gradient.sum_factor != ir::kNoNode || factor_of(mod, gradient));
+           (gradient.sum_factor != ir::kNoNode || constant_factor(mod, gradient));
 }
 
 bool is_table_of_elements(const Mod& mod, const ReadGradient& gradient) {
@@ -113,7 +104,7 @@ EntrySum entry_sum(const Mod& mod, const ReadGradient& gradient, NodeId weighted
         return EntrySum::none;
     const bool sums_d_scores = has_factor_of_head(mod, gradient)
                                    ? may_be_summed(mod, gradient)
-                                   : factor_of(mod, gradient).has_value();
+                                   : constant_factor(mod, gradient).has_value();
     if (sums_d_scores) return EntrySum::d_scores;
     return weighted == ir::kNoNode || gradient.partial == weighted ? EntrySum::weighted
                                                                    : EntrySum::none;
@@ -139,6 +130,17 @@ void find_separable(const Mod& mod, std::vector<ReadGradient>& gradients, AreSum
 void find_separable(Mod& mod) { find_separable(mod, mod.gradients, &ReadGradient::is_of_table); }
 
 } // namespace
+
+std::optional<double> constant_factor(const Mod& mod, const ReadGradient& gradient) {
+    if (is_gradient_of_score(mod, gradient)) return 1;
+    const ir::Node& d_score = mod.program.graph[mod.d_score];
+    const auto partial = value_of_choices(mod.program.graph, gradient.partial);
+    if (!partial || d_score.op != ir::Op::const_real ||
+        mod.dependence[gradient.partial].has(Dependence::score))
+        return {};
+    const double factor = *partial / d_score.real;
+    return std::isfinite(factor) ? std::optional(factor) : std::nullopt;
+}
 
 void find_table_gradients(Mod& mod) {
     NodeId weighted = ir::kNoNode;
@@ -221,14 +223,15 @@ std::vector<ReadGradient> summed_by_entries(const Mod& mod) {
 }
 
 double table_factor(const Mod& mod, const ReadGradient& gradient) {
-    return gradient.is_weighted ? 1 : factor_of(mod, gradient).value_or(1);
+    return gradient.is_weighted ? 1 : constant_factor(mod, gradient).value_or(1);
 }
 
 bool has_table_factor(const Mod& mod, const ReadGradient& gradient) {
-    return factor_of(mod, gradient) && table_choice(mod, gradient) == ir::kNoNode;
+    return constant_factor(mod, gradient) && table_choice(mod, gradient) == ir::kNoNode;
 }
 
 NodeId table_choice(const Mod& mod, const ReadGradient& gradient) {
+    if (gradient.choice != ir::kNoNode) return gradient.choice;
     const bool is_choice = gradient.sum_factor == ir::kNoNode && !gradient.is_weighted &&
                            !is_gradient_of_score(mod, gradient) &&
                            mod.program.graph[gradient.partial].op != ir::Op::const_real;
