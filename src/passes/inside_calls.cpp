@@ -29,12 +29,13 @@ bool waits_for_calls(const Mod& mod, NodeId read) {
     bool waits = false;
     for (std::size_t i = 0; i < proven.size(); ++i) {
         if (proven[i]) continue;
+        const NodeId index = graph[read].operands[i];
         // Lines of shifted reads may begin and end outside of the buffer.
-        const bool may_leave = captured->read_class == ReadClass::shifted &&
-                               i + 1 == proven.size() &&
-                               !captured->decisive().shifts[i].is_clamped();
-        if (may_leave) continue;
-        if (!analysis::is_known_to_calls(graph, graph[read].operands[i])) return false;
+        const bool is_shifted =
+            captured->read_class == ReadClass::shifted || graph[index].op != ir::Op::kv_idx;
+        if (is_shifted && i + 1 == proven.size() && !captured->decisive().shifts[i].is_clamped())
+            continue;
+        if (!analysis::is_known_to_calls(graph, index)) return false;
         waits = true;
     }
     return waits;
