@@ -12,7 +12,7 @@ namespace flexc::analysis {
 
 // What a call of dense tensors knows.
 struct CallValues {
-    Interval b, h, h_kv, q, kv;         // the positions of its elements
+    Interval b, h, h_kv, q, kv;          // the positions of its elements
     std::span<const std::int64_t> sizes; // one per Program::sizes
     std::vector<Interval> params;        // one per Program::params
 };

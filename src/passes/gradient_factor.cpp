@@ -8,6 +8,7 @@
 #include "passes/dense_bias.h"
 #include "passes/facts.h"
 #include "passes/gradient_sum.h"
+#include "passes/shifted_read.h"
 #include "passes/simplify.h"
 #include "passes/table_gradient.h"
 
@@ -118,7 +119,9 @@ class Chooser {
   public:
     explicit Chooser(Mod& mod) : mod_(mod), build_(mod.program.graph) {}
 
+    // Nothing for a number of the head itself.
     std::optional<ChosenFactor> of(NodeId id) {
+        if (is_number_of_head(id)) return {};
         const auto choice = choice_of(id, kMaxRatioDepth);
         if (!choice || factor_ == kNoNode) return {};
         return ChosenFactor{factor_, *choice};
@@ -222,6 +225,11 @@ void find_sum_factors(Mod& mod, bool divides) {
     };
     const bool sums_heads =
         std::ranges::none_of(mod.gradients, is_of_element) && dense_bias_of_score(mod) == kNoNode;
+    // Lines of shifted reads are multiplied by constants, which the partials may not show.
+    const auto is_of_lines = [&](const ReadGradient& gradient) {
+        return is_of_element(gradient) && is_copied_as_shifted(mod, gradient.read) &&
+               !constant_factor(mod, gradient);
+    };
     const auto may_have_factor = [&](const ReadGradient& gradient) {
         if (is_of_term(mod, gradient) || gradient.is_of_row || is_gradient_of_score(mod, gradient))
             return false;
@@ -229,7 +237,7 @@ void find_sum_factors(Mod& mod, bool divides) {
             return sums_heads && costs_more(mod, gradient.partial, kSum);
         if (!is_of_element(gradient)) return mod.place[gradient.read] == Place::element;
         const CapturedRead* read = captured_read(mod, gradient.read);
-        return read != nullptr && is_table(*read);
+        return read != nullptr && (is_table(*read) || is_of_lines(gradient));
     };
     const auto is_factor = [&](const ReadGradient& gradient, NodeId id) {
         return is_of_element(gradient) ? is_of_head(mod, id) : bool{mod.of_distance[id]};
@@ -240,7 +248,12 @@ void find_sum_factors(Mod& mod, bool divides) {
     const std::size_t known = mod.program.graph.size();
     for (ReadGradient& gradient : mod.gradients) {
         if (!may_have_factor(gradient)) continue;
+        const bool has_lines = is_of_lines(gradient);
         gradient.sum_factor = gradient_factor(mod, gradient);
+        if (has_lines) {
+            if (!constant_factor(mod, gradient)) gradient.sum_factor = kNoNode;
+            continue;
+        }
         if (gradient.sum_factor != kNoNode && is_of_element(gradient) &&
             !constant_factor(mod, gradient))
             if (const auto chosen = Chooser(mod).of(gradient.sum_factor)) {

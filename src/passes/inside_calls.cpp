@@ -31,9 +31,8 @@ bool waits_for_calls(const Mod& mod, NodeId read) {
         if (proven[i]) continue;
         const NodeId index = graph[read].operands[i];
         // Lines of shifted reads may begin and end outside of the buffer.
-        const bool is_shifted =
-            captured->read_class == ReadClass::shifted || graph[index].op != ir::Op::kv_idx;
-        if (is_shifted && i + 1 == proven.size() && !captured->decisive().shifts[i].is_clamped())
+        if (is_copied_as_shifted(mod, read) && i + 1 == proven.size() &&
+            !captured->decisive().shifts[i].is_clamped())
             continue;
         if (!analysis::is_known_to_calls(graph, index)) return false;
         waits = true;

@@ -27,8 +27,8 @@ void find_weighted_gradients(Mod& mod);
 // The mod's gradients as a generic kernel sums those that have an entry_sum: what elements add, and
 // by what sums are multiplied, may be something else where another kernel sums diagonals.
 std::vector<ReadGradient> summed_by_entries(const Mod& mod);
-// The number by which the elements' dS is multiplied, or that number or 0, if the program's text has
-// one: -0.5 for `score - t[...] * 0.5`.
+// The number by which the elements' dS is multiplied, or that number or 0, if the program's text
+// has one: -0.5 for `score - t[...] * 0.5`.
 std::optional<double> constant_factor(const Mod& mod, const ReadGradient& gradient);
 // The same if there is no sum_factor.
 double table_factor(const Mod& mod, const ReadGradient& gradient);

@@ -93,10 +93,9 @@ std::string text_of(const Step& step, const PassPlan& pass) {
 }
 
 std::string text_of(const PassPlan& pass, std::string_view called) {
-    std::string text = formatted("{}, in this order{}:\n", called,
-                                 pass.is_of_inside_calls
-                                     ? ", where sizes and params keep indices inside of buffers"
-                                     : "");
+    std::string text = formatted(
+        "{}, in this order{}:\n", called,
+        pass.is_of_inside_calls ? ", where sizes and params keep indices inside of buffers" : "");
     for (const Step& step : pass.steps)
         text += formatted("  {}\n", text_of(step, pass));
     for (const WorkspaceRegion& region : pass.workspace) {

@@ -75,15 +75,14 @@ TEST_CASE("indices that a call says are inside are inside at each of its element
             const auto positions = [](std::int64_t count) {
                 return analysis::Interval{0, count - 1};
             };
-            const bool is_inside =
-                analysis::is_inside(one.program, one.read,
-                                    {.b = positions(at.sizes[0]),
-                                     .h = positions(heads),
-                                     .h_kv = positions(heads / group),
-                                     .q = positions(queries),
-                                     .kv = positions(keys),
-                                     .sizes = at.sizes,
-                                     .params = {{n, n}}});
+            const bool is_inside = analysis::is_inside(one.program, one.read,
+                                                       {.b = positions(at.sizes[0]),
+                                                        .h = positions(heads),
+                                                        .h_kv = positions(heads / group),
+                                                        .q = positions(queries),
+                                                        .kv = positions(keys),
+                                                        .sizes = at.sizes,
+                                                        .params = {{n, n}}});
             bool are_all = true;
             for (at.b = 0; at.b < at.sizes[0]; ++at.b)
                 for (at.h = 0; at.h < heads; ++at.h)

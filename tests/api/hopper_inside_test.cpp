@@ -31,8 +31,9 @@ class Calls : public test::RandomChoices {
         if (below(4) == 0) score = "8 * tanh((" + score + ") / 8)";
         one.text += "score_mod = " + score + "\n";
         if (below(3) == 0)
-            one.text += "mask_mod = " + one_of({"q_idx >= kv_idx", "abs(q_idx - kv_idx) < 40",
-                                                "(q_idx // 40) % 2 == (kv_idx // 40) % 2"}) +
+            one.text += "mask_mod = " +
+                        one_of({"q_idx >= kv_idx", "abs(q_idx - kv_idx) < 40",
+                                "(q_idx // 40) % 2 == (kv_idx // 40) % 2"}) +
                         "\n";
         return one;
     }
@@ -97,13 +98,13 @@ class Calls : public test::RandomChoices {
             break;
         case 3:
             add(rows, row);
-            add(size(1 + below(500)), one_of({"kv_idx - q_idx", "q_idx - kv_idx"}) + " + " +
-                                          std::to_string(below(200)));
+            add(size(1 + below(500)),
+                one_of({"kv_idx - q_idx", "q_idx - kv_idx"}) + " + " + std::to_string(below(200)));
             break;
         default: {
             const int reach = below(60);
-            const std::string n = param(reach), distance =
-                                                    one_of({"kv_idx - q_idx", "q_idx - kv_idx"});
+            const std::string n = param(reach),
+                              distance = one_of({"kv_idx - q_idx", "q_idx - kv_idx"});
             if (below(2) == 0)
                 add(rows, row);
             else

@@ -69,8 +69,7 @@ Gradients by_mod(const passes::Mod& mod, ir::Environment environment) {
             const double slope = gradient.sum_factor == ir::kNoNode
                                      ? values[gradient.partial].real
                                      : values[mod.d_score].real * values[gradient.sum_factor].real;
-            const bool adds =
-                gradient.choice == ir::kNoNode || values[gradient.choice].real != 0;
+            const bool adds = gradient.choice == ir::kNoNode || values[gradient.choice].real != 0;
             if (inside) add(gradients, {read.symbol, std::move(indices)}, adds ? slope : 0);
         }
     }

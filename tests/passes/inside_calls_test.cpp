@@ -76,9 +76,10 @@ TEST_CASE("calls tell that shifted reads are inside of their buffers") {
 }
 
 TEST_CASE("dense biases by key, or from another key on, are shifted reads") {
-    for (const auto& [dims, index] :
-         {std::pair{"H, KV_LEN, Q_LEN", "h, kv_idx, q_idx"}, {"B, KV_LEN, 9", "b, kv_idx, q_idx"},
-          {"Q_LEN, 700", "q_idx, kv_idx + 3"}, {"Q_LEN, N", "q_idx, kv_idx + n"}}) {
+    for (const auto& [dims, index] : {std::pair{"H, KV_LEN, Q_LEN", "h, kv_idx, q_idx"},
+                                      {"B, KV_LEN, 9", "b, kv_idx, q_idx"},
+                                      {"Q_LEN, 700", "q_idx, kv_idx + 3"},
+                                      {"Q_LEN, N", "q_idx, kv_idx + n"}}) {
         CAPTURE(std::string(index));
         const passes::Mod mod = lowered(dims, index);
         CHECK(sum_of(mod) == GradientSum::shifted);
@@ -88,10 +89,11 @@ TEST_CASE("dense biases by key, or from another key on, are shifted reads") {
 
 TEST_CASE("programs of which calls can tell nothing have no kernels of their own for calls") {
     for (const auto& [dims, index] :
-         {std::pair{"H, Q_LEN, KV_LEN", "h, q_idx, kv_idx"}, {"H_KV, Q_LEN, KV_LEN", "h_kv, q_idx, kv_idx"},
-          {"N, Q_LEN, KV_LEN", "g[b], q_idx, kv_idx"},  // stored by the caller
-          {"H, N, KV_LEN", "h, q_idx // 2, kv_idx"},    // not one row for a query
-          {"H, 99", "h, q_idx - kv_idx"},               // by distance
+         {std::pair{"H, Q_LEN, KV_LEN", "h, q_idx, kv_idx"},
+          {"H_KV, Q_LEN, KV_LEN", "h_kv, q_idx, kv_idx"},
+          {"N, Q_LEN, KV_LEN", "g[b], q_idx, kv_idx"},    // stored by the caller
+          {"H, N, KV_LEN", "h, q_idx // 2, kv_idx"},      // not one row for a query
+          {"H, 99", "h, q_idx - kv_idx"},                 // by distance
           {"H, N, 9", "h, q_idx, 2 * kv_idx - q_idx"}}) { // no lines
         CAPTURE(std::string(index));
         CHECK(lowered(dims, index).inside_calls.empty());
@@ -115,10 +117,10 @@ TEST_CASE("each read waits for calls by itself") {
 
 TEST_CASE("the query head that a group of heads begins with is that of keys") {
     const auto text = [](const char* head) {
-        const passes::Mod mod =
-            test::lowered(formatted("buffer t: bf16[H_KV, Q_LEN, KV_LEN] grad\nbuffer s: f32[H_KV]\n"
-                                    "score_mod = score * s[{}] + t[{}, q_idx, kv_idx]",
-                                    head, head));
+        const passes::Mod mod = test::lowered(
+            formatted("buffer t: bf16[H_KV, Q_LEN, KV_LEN] grad\nbuffer s: f32[H_KV]\n"
+                      "score_mod = score * s[{}] + t[{}, q_idx, kv_idx]",
+                      head, head));
         CHECK(sum_of(mod) == GradientSum::dense_bias);
         return ir::print(mod.program);
     };

@@ -29,15 +29,13 @@ bool is_of_inside_calls(const Program& program, const Variant& variant) {
     return pass.is_of_inside_calls;
 }
 
-constexpr const char* kAtTheEnd =
-    "buffer t: bf16[H, KV_LEN, KV_LEN] grad\n"
-    "score_mod = score + t[h, q_idx + KV_LEN - Q_LEN, kv_idx]\n";
+constexpr const char* kAtTheEnd = "buffer t: bf16[H, KV_LEN, KV_LEN] grad\n"
+                                  "score_mod = score + t[h, q_idx + KV_LEN - Q_LEN, kv_idx]\n";
 
 } // namespace
 
 TEST_CASE("calls that keep indices inside have the first variants, and others take any") {
-    for (const std::string mask :
-         {"", "mask_mod = (q_idx // 40) % 2 == (kv_idx // 40) % 2\n"})
+    for (const std::string mask : {"", "mask_mod = (q_idx // 40) % 2 == (kv_idx // 40) % 2\n"})
         for (const int head_dim : {64, 128}) {
             const Program program = program_of(kAtTheEnd + mask, options_of(head_dim));
             const auto plan = make_plan(program);
@@ -49,15 +47,16 @@ TEST_CASE("calls that keep indices inside have the first variants, and others ta
                 for (const Variant& variant : *variants | std::views::drop(1)) {
                     CHECK_FALSE(is_of_inside_calls(program, variant));
                     // Plans have block masks of the first variant's tiles alone.
-                    CHECK((is_by_size(variant.calls) || !variant.candidates.front().has_block_mask));
+                    CHECK(
+                        (is_by_size(variant.calls) || !variant.candidates.front().has_block_mask));
                 }
                 CHECK(variants->back().calls == Calls::any);
             }
             CHECK(plan->backward.front().candidates.front().sums.adds_bias_gradients);
             CHECK(plan->forward.front().candidates.front().kind == KernelKind::forward);
-            CHECK(pass_of(program, plan->backward.front(),
-                          plan->backward.front().candidates.front())
-                      .tiled_biases.size() != 0);
+            CHECK(
+                pass_of(program, plan->backward.front(), plan->backward.front().candidates.front())
+                    .tiled_biases.size() != 0);
         }
 }
 
