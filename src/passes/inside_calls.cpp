@@ -8,6 +8,7 @@
 #include "passes/dense_bias.h"
 #include "passes/facts.h"
 #include "passes/shifted_read.h"
+#include "passes/table_gradient.h"
 
 namespace flexc::passes {
 
@@ -52,10 +53,7 @@ std::vector<NodeId> line_by_line(const Mod& mod) {
     return reads;
 }
 
-} // namespace
-
-std::vector<Mod> mods_of_inside_calls(const Mod& mod) {
-    if (!mod.program.is_dense()) return {};
+std::vector<Mod> mods_of_lines(const Mod& mod) {
     std::vector<NodeId> reads;
     for (const NodeId id : ir::reachable(mod.program.graph, std::span(&mod.score, 1)))
         if (waits_for_calls(mod, id)) reads.push_back(id);
@@ -69,6 +67,54 @@ std::vector<Mod> mods_of_inside_calls(const Mod& mod) {
         find_facts(inside);
     if (inside.inside_reads.empty()) return {};
     return {std::move(inside)};
+}
+
+// Whether a table is read by one kind of the query and one of the key, and a call binds how many of
+// them there are.
+bool has_bound_kinds(const Mod& mod, NodeId read) {
+    const CapturedRead* captured = captured_read(mod, read);
+    if (captured == nullptr || !captured->is_whole() ||
+        captured->read_class != ReadClass::pair_of_kinds || mod.place[read] != Place::element)
+        return false;
+    const ir::Node& node = mod.program.graph[read];
+    const std::vector<std::uint32_t> dims = varying_dims(mod, read);
+    bool is_bound = false;
+    for (const std::uint32_t at : dims) {
+        const ir::Dim& dim = mod.program.buffers[node.symbol].dims[at];
+        const bool is_length = dim.size == ir::kQLen || dim.size == ir::kKvLen;
+        if (is_length || (mod.dependence[node.operands[at]].bits & analysis::kPositions) ==
+                             analysis::kPositions)
+            return false;
+        is_bound |= !dim.is_constant();
+    }
+    return is_bound && dims.size() == 2;
+}
+
+std::vector<Mod> mods_of_few_kinds(const Mod& mod) {
+    std::vector<NodeId> reads;
+    for (const ReadGradient& gradient : mod.gradients)
+        if (has_bound_kinds(mod, gradient.read)) reads.push_back(gradient.read);
+    if (reads.empty()) return {};
+    Mod few = mod;
+    few.few_kinds = std::move(reads);
+    return {std::move(few)};
+}
+
+} // namespace
+
+bool are_few_kinds_summed(const Mod& inside) {
+    return inside.few_kinds.empty() ||
+           std::ranges::count(inside.few_kinds, read_by_kinds(inside)) != 0;
+}
+
+bool is_of_inside_calls(const Mod& mod) {
+    return !mod.inside_reads.empty() || !mod.few_kinds.empty();
+}
+
+std::vector<Mod> mods_of_inside_calls(const Mod& mod) {
+    if (!mod.program.is_dense()) return {};
+    std::vector<Mod> mods = mods_of_lines(mod);
+    return mods.empty() ? mods_of_few_kinds(mod) : mods;
 }
 
 } // namespace flexc::passes

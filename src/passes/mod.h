@@ -147,8 +147,9 @@ struct Mod {
     // The mod of calls that keep indices inside of their buffers, by passes/inside_calls.h; none if
     // there is nothing that they alone can tell.
     std::vector<Mod> inside_calls;
-    // Of such a mod: the reads whose indices are taken to be inside.
-    std::vector<ir::NodeId> inside_reads;
+    // Of such a mod: the reads whose indices are taken to be inside, and those by kinds of which
+    // each call is taken to have few.
+    std::vector<ir::NodeId> inside_reads, few_kinds;
     // Of all these mods, the arguments of the whole program, which all of its kernels have; else
     // empty.
     std::vector<ArgumentSlot> arguments;

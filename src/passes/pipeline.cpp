@@ -153,6 +153,7 @@ Result<void> find_sums(State& state) {
         inside.arguments = argument_slots(state.mod);
         find_gradient_sums(inside, options);
     }
+    std::erase_if(inside_calls, [](const Mod& inside) { return !are_few_kinds_summed(inside); });
     state.mod.inside_calls = std::move(inside_calls);
     return {};
 }

@@ -10,6 +10,7 @@
 #include "analysis/index_form.h"
 #include "passes/distance_value.h"
 #include "passes/gradient_sum.h"
+#include "passes/inside_calls.h"
 
 namespace flexc::passes {
 
@@ -306,13 +307,15 @@ std::optional<KindDims> kind_dims(const Mod& mod, const ReadGradient& gradient) 
     KindDims kinds;
     for (std::size_t i = 0; i < dims.size(); ++i) {
         const ir::Dim& dim = mod.program.buffers[read.symbol].dims[dims[i]];
-        if (!dim.is_constant() || dim.constant < 1 || dim.constant > kMost) return {};
+        const bool is_few = std::ranges::count(mod.few_kinds, gradient.read) != 0;
+        const std::int64_t most = dim.is_constant() ? dim.constant : is_few ? kMostBoundKinds : 0;
+        if (most < 1 || most > kMost) return {};
         const unsigned uses = mod.dependence[read.operands[dims[i]]].bits & kPositions;
         if (uses == Dependence::q) {
             kinds.query_dim = i;
-            kinds.query_kinds = static_cast<int>(dim.constant);
+            kinds.query_kinds = static_cast<int>(most);
         } else if (uses == Dependence::kv) {
-            kinds.key_kinds = static_cast<int>(dim.constant);
+            kinds.key_kinds = static_cast<int>(most);
         } else {
             return {};
         }

@@ -357,6 +357,10 @@ with_inside_calls(const Program& program,
 } // namespace
 
 Result<std::vector<Variant>> forward_variants(const Program& program) {
+    // Kinds of tables whose gradients are summed are nothing to it.
+    const std::vector<passes::Mod>& mods = program.mod().inside_calls;
+    if (mods.empty() || mods.front().inside_reads.empty())
+        return forward_variants_of(program, Calls::usual);
     return with_inside_calls(program, forward_variants_of);
 }
 

@@ -20,7 +20,7 @@ enum class Calls : std::uint8_t {
     large_tables,     // like usual, but there is more room, or none is needed
     short_sequences,  // many sequences of at most SequenceForm::most_rows rows
     few_queries,      // few queries, with keys that blocks divide: are_few_faster()
-    outside,          // like usual, but indices of Mod::inside_calls need not be inside
+    outside,          // like usual, but not of Mod::inside_calls
     unaligned_biases, // like these, but rows of dense biases need not be aligned
     any               // tensors of any strides and alignment, any scale and offset
 };

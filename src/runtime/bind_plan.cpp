@@ -11,6 +11,8 @@
 #include "common/reciprocal.h"
 #include "cpu/work.h"
 #include "ir/interp.h"
+#include "passes/inside_calls.h"
+#include "passes/table_gradient.h"
 #include "runtime/alignment.h"
 #include "runtime/bind_call.h"
 #include "runtime/buffers.h"
@@ -81,7 +83,8 @@ void find_divisors(const KernelState& kernel, PlanState& plan) {
     }
 }
 
-// Finds whether sizes and params keep the indices inside for which there are kernels of their own.
+// Finds whether sizes and params keep indices inside, and kinds few, where such calls have kernels
+// of their own.
 void find_inside(const KernelState& kernel, PlanState& plan) {
     for (const passes::Mod& mod : kernel.mod.inside_calls) {
         const ir::Program& program = mod.program;
@@ -101,9 +104,18 @@ void find_inside(const KernelState& kernel, PlanState& plan) {
                                         ? analysis::Interval{value, value}
                                         : analysis::Interval{});
         }
-        plan.is_inside = std::ranges::all_of(mod.inside_reads, [&](ir::NodeId read) {
-            return analysis::is_inside(program, read, values);
-        });
+        const auto has_few_kinds = [&](ir::NodeId read) {
+            const std::vector<ir::Dim>& dims = program.buffer_of(read).dims;
+            return std::ranges::all_of(passes::varying_dims(mod, read), [&](std::uint32_t dim) {
+                return dims[dim].is_constant() ||
+                       plan.extent(dims[dim]) <= passes::kMostBoundKinds;
+            });
+        };
+        plan.is_inside = std::ranges::all_of(mod.inside_reads,
+                                             [&](ir::NodeId read) {
+                                                 return analysis::is_inside(program, read, values);
+                                             }) &&
+                         std::ranges::all_of(mod.few_kinds, has_few_kinds);
     }
 }
 
