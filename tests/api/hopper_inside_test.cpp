@@ -144,15 +144,16 @@ TEST_CASE("kinds of 64 bits, and choices under what multiplies dS" * doctest::sk
     const std::string kinds =
         "buffer g: i64[B, KV_LEN]\nbuffer d: i32[B, Q_LEN, KV_LEN]\nbuffer tau: f32[H] grad\n";
     const std::string choice = "where(d[b, q_idx, kv_idx] < 3, t[h, d[b, q_idx, kv_idx]], 0.0)";
-    for (const std::string& text :
-         {"buffer t: f32[5, 5, H] grad\nscore_mod = score * tau[h] + t[g[b, q_idx], g[b, kv_idx], "
-          "h]",
-          "buffer t: f32[H, 4, 5] grad\nscore_mod = score * t[h, g[b, q_idx], g[b, kv_idx]]",
-          "buffer t: f32[H, 4] grad\nscore_mod = score + " + choice + " * tau[h]",
-          "buffer t: f32[H, 4] grad\nscore_mod = (score + " + choice + ") * (tau[h] + 2)",
-          "buffer t: bf16[H, 4] grad\nscore_mod = 9 * tanh((score - " + choice + ") / 9)",
-          "buffer t: f32[H, 33] grad\nscore_mod = 9 * tanh((score + where(q_idx == 0 or kv_idx == "
-          "0, 0, t[h, clamp(d[b, q_idx, kv_idx] * 9 - 4, 0, 32)])) / 9)"})
+    const std::string texts[] = {
+        "buffer t: f32[5, 5, H] grad\nscore_mod = score * tau[h] + t[g[b, q_idx], g[b, kv_idx], "
+        "h]",
+        "buffer t: f32[H, 4, 5] grad\nscore_mod = score * t[h, g[b, q_idx], g[b, kv_idx]]",
+        "buffer t: f32[H, 4] grad\nscore_mod = score + " + choice + " * tau[h]",
+        "buffer t: f32[H, 4] grad\nscore_mod = (score + " + choice + ") * (tau[h] + 2)",
+        "buffer t: bf16[H, 4] grad\nscore_mod = 9 * tanh((score - " + choice + ") / 9)",
+        "buffer t: f32[H, 33] grad\nscore_mod = 9 * tanh((score + where(q_idx == 0 or kv_idx == "
+        "0, 0, t[h, clamp(d[b, q_idx, kv_idx] * 9 - 4, 0, 32)])) / 9)"};
+    for (const std::string& text : texts)
         for (const int head_dim : {64, 128}) {
             std::string used;
             for (const char* buffer : {"g", "d", "tau"}) {
