@@ -190,8 +190,8 @@ std::string explain_dependence(const passes::Mod& mod, const CompileOptions& opt
     const auto program = make_program(mod, options, "sm_90a");
     const auto plan = program ? plan::make_plan(**program) : program.error();
     const auto is_of_inside_calls = [&](const std::vector<plan::Variant>& variants) {
-        return !variants.empty() && passes::is_of_inside_calls(
-                                        plan::program_of(variants.front(), **program).mod());
+        return !variants.empty() &&
+               passes::is_of_inside_calls(plan::program_of(variants.front(), **program).mod());
     };
     const bool is_inside =
         plan && (is_of_inside_calls(plan->forward) || is_of_inside_calls(plan->backward));

@@ -82,8 +82,8 @@ bool has_bound_kinds(const Mod& mod, NodeId read) {
     for (const std::uint32_t at : dims) {
         const ir::Dim& dim = mod.program.buffers[node.symbol].dims[at];
         const bool is_length = dim.size == ir::kQLen || dim.size == ir::kKvLen;
-        if (is_length || (mod.dependence[node.operands[at]].bits & analysis::kPositions) ==
-                             analysis::kPositions)
+        if (is_length ||
+            (mod.dependence[node.operands[at]].bits & analysis::kPositions) == analysis::kPositions)
             return false;
         is_bound |= !dim.is_constant();
     }

@@ -19,7 +19,8 @@ inline constexpr std::int64_t kMostBoundKinds = 16;
 // score is affine in q and kv with an index that calls alone can tell to be inside, and no learned
 // one is by kinds of which they bind the number.
 std::vector<Mod> mods_of_inside_calls(const Mod& mod);
-// Whether such a mod, whose gradients have sums, is one of lines, or products sum one of its tables.
+// Whether such a mod, whose gradients have sums, is one of lines, or products sum one of its
+// tables.
 bool are_few_kinds_summed(const Mod& inside);
 // Whether the mod is that of some calls alone.
 bool is_of_inside_calls(const Mod& mod);

@@ -56,8 +56,8 @@ EntryCount entries_of_elements(const Mod& mod);
 // numbers of a head.
 bool has_sums_beside_entries(const Mod& mod);
 
-// A read by a kind of the query and a kind of the key, both of them few by the program's text or, of
-// Mod::few_kinds, by a call.
+// A read by a kind of the query and a kind of the key, both of them few by the program's text or,
+// of Mod::few_kinds, by a call.
 struct KindDims {
     std::size_t query_dim = 0; // of its two varying dims
     int query_kinds = 0, key_kinds = 0;

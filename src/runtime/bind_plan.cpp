@@ -107,8 +107,7 @@ void find_inside(const KernelState& kernel, PlanState& plan) {
         const auto has_few_kinds = [&](ir::NodeId read) {
             const std::vector<ir::Dim>& dims = program.buffer_of(read).dims;
             return std::ranges::all_of(passes::varying_dims(mod, read), [&](std::uint32_t dim) {
-                return dims[dim].is_constant() ||
-                       plan.extent(dims[dim]) <= passes::kMostBoundKinds;
+                return dims[dim].is_constant() || plan.extent(dims[dim]) <= passes::kMostBoundKinds;
             });
         };
         plan.is_inside = std::ranges::all_of(mod.inside_reads,

@@ -14,8 +14,8 @@
 #include "draws.h"
 #include "host_arguments.h"
 #include "host_module.h"
-#include "passes/inside_calls.h"
 #include "passes/gradient_sum.h"
+#include "passes/inside_calls.h"
 #include "passes/table_gradient.h"
 #include "plan/plan.h"
 #include "random_data.h"
@@ -164,8 +164,9 @@ TEST_CASE("gradients by kinds of which a call binds the number are products with
     for (const test::TableProgram& tables : std::vector<test::TableProgram>{
              {kinds + "buffer t: f32[N, N, H] grad\nscore_mod = score + t[g[q_idx], k[kv_idx], h]",
               1, true, 1, true},
-             {kinds + "buffer t: f32[H, M, 3] grad\nscore_mod = score - 2 * t[h, k[kv_idx] * 4 - 1, "
-                      "g[q_idx]]",
+             {kinds +
+                  "buffer t: f32[H, M, 3] grad\nscore_mod = score - 2 * t[h, k[kv_idx] * 4 - 1, "
+                  "g[q_idx]]",
               0x1p-30, true, 1, true},
              {"buffer t: bf16[B, N, M] grad\nscore_mod = score + t[b, q_idx * 7 % 18, kv_idx % 17]",
               1, false, 1, true}})

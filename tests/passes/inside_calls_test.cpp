@@ -130,9 +130,10 @@ TEST_CASE("the query head that a group of heads begins with is that of keys") {
 
 TEST_CASE("calls tell that a table has few kinds") {
     const std::string kinds = "buffer k: i64[KV_LEN]\n";
-    for (const char* text : {"buffer t: f32[N, N, H] grad\nscore_mod = score + t[k[q_idx], k[kv_idx], h]",
-                             "buffer t: f32[H, N, 9] grad\nscore_mod = score * t[h, k[kv_idx], k[q_idx]]",
-                             "buffer t: f32[N, M] grad\nscore_mod = score + t[q_idx // 64, kv_idx % 9]"}) {
+    for (const char* text :
+         {"buffer t: f32[N, N, H] grad\nscore_mod = score + t[k[q_idx], k[kv_idx], h]",
+          "buffer t: f32[H, N, 9] grad\nscore_mod = score * t[h, k[kv_idx], k[q_idx]]",
+          "buffer t: f32[N, M] grad\nscore_mod = score + t[q_idx // 64, kv_idx % 9]"}) {
         CAPTURE(std::string(text));
         const passes::Mod mod = test::lowered(kinds + text);
         CHECK(passes::read_by_kinds(mod) == ir::kNoNode);
@@ -143,7 +144,7 @@ TEST_CASE("calls tell that a table has few kinds") {
     for (const char* text :
          {"buffer t: f32[8, 8, H] grad\nscore_mod = score + t[k[q_idx], k[kv_idx], h]", // known
           "buffer t: f32[N, 40] grad\nscore_mod = score + t[k[q_idx], k[kv_idx]]",      // too many
-          "buffer t: f32[N, N]\nscore_mod = score + t[k[q_idx], k[kv_idx]]",            // not learned
+          "buffer t: f32[N, N]\nscore_mod = score + t[k[q_idx], k[kv_idx]]", // not learned
           "buffer t: f32[N] grad\nscore_mod = score + t[k[q_idx] + k[kv_idx]]"}) {
         CAPTURE(std::string(text));
         CHECK(test::lowered(kinds + text).inside_calls.empty());
