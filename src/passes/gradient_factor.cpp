@@ -8,7 +8,6 @@
 #include "passes/dense_bias.h"
 #include "passes/facts.h"
 #include "passes/gradient_sum.h"
-#include "passes/shifted_read.h"
 #include "passes/simplify.h"
 #include "passes/table_gradient.h"
 
@@ -225,11 +224,6 @@ void find_sum_factors(Mod& mod, bool divides) {
     };
     const bool sums_heads =
         std::ranges::none_of(mod.gradients, is_of_element) && dense_bias_of_score(mod) == kNoNode;
-    // Lines of shifted reads are multiplied by constants, which the partials may not show.
-    const auto is_of_lines = [&](const ReadGradient& gradient) {
-        return is_of_element(gradient) && is_copied_as_shifted(mod, gradient.read) &&
-               !constant_factor(mod, gradient);
-    };
     const auto may_have_factor = [&](const ReadGradient& gradient) {
         if (is_of_term(mod, gradient) || gradient.is_of_row || is_gradient_of_score(mod, gradient))
             return false;
@@ -237,7 +231,7 @@ void find_sum_factors(Mod& mod, bool divides) {
             return sums_heads && costs_more(mod, gradient.partial, kSum);
         if (!is_of_element(gradient)) return mod.place[gradient.read] == Place::element;
         const CapturedRead* read = captured_read(mod, gradient.read);
-        return read != nullptr && (is_table(*read) || is_of_lines(gradient));
+        return read != nullptr && is_table(*read);
     };
     const auto is_factor = [&](const ReadGradient& gradient, NodeId id) {
         return is_of_element(gradient) ? is_of_head(mod, id) : bool{mod.of_distance[id]};
@@ -248,12 +242,7 @@ void find_sum_factors(Mod& mod, bool divides) {
     const std::size_t known = mod.program.graph.size();
     for (ReadGradient& gradient : mod.gradients) {
         if (!may_have_factor(gradient)) continue;
-        const bool has_lines = is_of_lines(gradient);
         gradient.sum_factor = gradient_factor(mod, gradient);
-        if (has_lines) {
-            if (!constant_factor(mod, gradient)) gradient.sum_factor = kNoNode;
-            continue;
-        }
         if (gradient.sum_factor != kNoNode && is_of_element(gradient) &&
             !constant_factor(mod, gradient))
             if (const auto chosen = Chooser(mod).of(gradient.sum_factor)) {

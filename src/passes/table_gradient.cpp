@@ -134,9 +134,6 @@ void find_separable(Mod& mod) { find_separable(mod, mod.gradients, &ReadGradient
 
 std::optional<double> constant_factor(const Mod& mod, const ReadGradient& gradient) {
     if (is_gradient_of_score(mod, gradient)) return 1;
-    if (gradient.sum_factor != ir::kNoNode && gradient.choice == ir::kNoNode &&
-        mod.program.graph[gradient.sum_factor].op == ir::Op::const_real)
-        return mod.program.graph[gradient.sum_factor].real;
     const ir::Node& d_score = mod.program.graph[mod.d_score];
     const auto partial = value_of_choices(mod.program.graph, gradient.partial);
     if (!partial || d_score.op != ir::Op::const_real ||
