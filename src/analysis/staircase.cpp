@@ -18,7 +18,7 @@ std::int64_t floor_divide(std::int64_t x, std::int64_t y) {
 }
 std::int64_t floor_modulo(std::int64_t x, std::int64_t y) { return x - floor_divide(x, y) * y; }
 
-bool is_small(std::int64_t x) { return -kMostValue <= x && x <= kMostValue; }
+bool is_small_number(std::int64_t x) { return -kMostValue <= x && x <= kMostValue; }
 
 } // namespace
 
@@ -45,8 +45,8 @@ std::optional<Staircase> Staircase::of(const ir::Graph& graph, NodeId id, Op pos
             result.values_.push_back(value(at));
         result.gain_ = value(period) - value(0);
         for (const std::int64_t of : result.values_)
-            if (!is_small(of)) return {};
-        return is_small(result.gain_) ? std::optional(std::move(result)) : std::nullopt;
+            if (!is_small_number(of)) return {};
+        return is_small_number(result.gain_) ? std::optional(std::move(result)) : std::nullopt;
     };
     if (node.op == position) return made(1, [](std::int64_t at) { return at; });
     if (node.op == Op::const_int) return made(1, [&](std::int64_t) { return node.integer; });
@@ -65,7 +65,7 @@ std::optional<Staircase> Staircase::of(const ir::Graph& graph, NodeId id, Op pos
     case Op::imul: {
         const bool x_is_constant = x->period() == 1 && x->gain_ == 0;
         if (!by_constant && !x_is_constant) return {};
-        if (!is_small(by_constant ? constant * constant : x->at(0) * x->at(0))) return {};
+        if (!is_small_number(by_constant ? constant * constant : x->at(0) * x->at(0))) return {};
         return made(both, [&](std::int64_t at) { return x->at(at) * y->at(at); });
     }
     case Op::ifloordiv:

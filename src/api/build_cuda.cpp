@@ -7,6 +7,7 @@
 #include "cuda/driver.h"
 #include "cuda/nvrtc.h"
 #include "passes/describe.h"
+#include "passes/inside_calls.h"
 #include "runtime/cuda_executable.h"
 #include "support/key_layout.h"
 #include "support/log.h"
@@ -188,13 +189,19 @@ std::string explain_dependence(const passes::Mod& mod, const CompileOptions& opt
     std::vector<passes::Mod> kernels;
     const auto program = make_program(mod, options, "sm_90a");
     const auto plan = program ? plan::make_plan(**program) : program.error();
+    const auto is_of_inside_calls = [&](const std::vector<plan::Variant>& variants) {
+        return !variants.empty() &&
+               passes::is_of_inside_calls(plan::program_of(variants.front(), **program).mod());
+    };
+    const bool is_inside =
+        plan && (is_of_inside_calls(plan->forward) || is_of_inside_calls(plan->backward));
     if (plan && !plan->backward.empty() && !plan->backward.front().further.empty()) {
         const plan::Variant& first = plan->backward.front();
         kernels.push_back(plan::program_of(first, **program).mod());
         for (const plan::Variant& further : first.further)
             kernels.push_back(plan::program_of(further, **program).mod());
     }
-    return passes::describe_dependence(mod, kernels);
+    return passes::describe_dependence(is_inside ? mod.inside_calls.front() : mod, kernels);
 }
 
 Result<std::string> explain_cuda(const passes::Mod& mod, const CompileOptions& options,

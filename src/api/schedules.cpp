@@ -66,8 +66,10 @@ Result<void> keep_schedule(std::string_view text, const CompileOptions& options,
         auto usual_plan = api::plan_of(**usual);
         if (!usual_plan) return usual_plan.error();
         // The kernel that compile() looks for if no schedule is given.
-        const plan::KernelConfig& config = usual_plan->forward.front().candidates.front();
-        auto translation = cuda::fill_template(config, api::mod_text(**usual, config));
+        const plan::Variant& first = usual_plan->forward.front();
+        const plan::KernelConfig& config = first.candidates.front();
+        auto translation =
+            cuda::fill_template(config, api::mod_text(plan::program_of(first, **usual), config));
         if (!translation) return translation.error();
         const api::Identity id = api::identify(*translation, (*usual)->target().arch);
 
@@ -85,8 +87,9 @@ Result<void> keep_schedule(std::string_view text, const CompileOptions& options,
             return {};
         }
         const plan::Variant& variant = plan->forward.front();
-        auto kernel = api::compile_kernel(**program, variant.candidates, &variant, *store,
-                                          api::Context::instance().watch(options));
+        auto kernel =
+            api::compile_kernel(plan::program_of(variant, **program), variant.candidates, &variant,
+                                *store, api::Context::instance().watch(options));
         if (!kernel) return kernel.error();
         const cache::Entry entry = api::entry_of(*kernel);
         store->remove(id.key, log);

@@ -210,6 +210,7 @@ class Emitter {
             const NodeId factor =
                 is_fold ? passes::distance_factor(mod_, gradient) : gradient.sum_factor;
             if (multiplies && factor != ir::kNoNode) result.push_back(factor);
+            if (multiplies && gradient.choice != ir::kNoNode) result.push_back(gradient.choice);
             append(result, mod_.program.graph[gradient.read].operands);
         }
         if (is_fold)

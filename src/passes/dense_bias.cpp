@@ -26,11 +26,16 @@ bool is_dense_read(const Mod& mod, NodeId read) {
            std::ranges::all_of(proven, [](bool is) { return is; }) &&
            std::ranges::all_of(
                std::span(node.operands).first(node.operands.size() - 1), [&](NodeId index) {
-                   return graph[index].op == Op::q_idx || mod.place[index] <= Place::head;
+                   return is_query_of_bias(mod, index) || mod.place[index] <= Place::head;
                });
 }
 
 } // namespace
+
+bool is_query_of_bias(const Mod& mod, NodeId index) {
+    const analysis::AffineForm& form = mod.affine[index];
+    return form.q == 1 && form.kv == 0 && !form.rest_uses(analysis::kInsideHead);
+}
 
 bool is_dense_bias(const Mod& mod, NodeId read) {
     if (!is_dense_read(mod, read)) return false;

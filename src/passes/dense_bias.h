@@ -7,9 +7,12 @@
 
 namespace flexc::passes {
 
+// Whether an index is q, plus what is the same for a head.
+bool is_query_of_bias(const Mod& mod, ir::NodeId index);
+
 // Whether tiles of a read can be copied row by row: it is of floats or 16-bit numbers, never
-// outside its buffer; its last index is kv itself, and the others are q itself or depend on the
-// head at most.
+// outside its buffer; its last index is kv itself, and the others are q, plus what is the same for
+// a head, or depend on the head at most.
 bool is_dense_bias(const Mod& mod, ir::NodeId read);
 
 // The same for 32-bit integers, such as the index of the table entry that each element reads.

@@ -32,6 +32,8 @@ const ReadGradient* gradient_of(const std::vector<ReadGradient>& gradients, Node
 
 std::string checks(const Mod& mod, NodeId read) {
     const std::vector<bool>& proven = mod.ranges.in_range[read];
+    if (std::ranges::count(mod.inside_reads, read) != 0)
+        return "in range by a call's sizes and params, else checked";
     if (std::ranges::all_of(proven, [](bool inside) { return inside; })) return "always in range";
     std::string text;
     for (std::size_t i = 0; i < proven.size(); ++i)
@@ -87,10 +89,12 @@ std::string describe_sum(const Mod& mod, const ReadGradient& gradient) {
     const TileSums tile = usual_sums(mod);
     const GradientSum sum = gradient_sum(mod, gradient, tile);
     if (sum == GradientSum::table && gradient.read == read_by_kinds(mod))
-        return formatted("by products with ones of its kinds, once for an entry and head{}{}",
-                         sums_kinds_beside(mod) ? ", where there is room beside other tables" : "",
-                         gradient.is_weighted ? ", from a tile of its elements beside that of dS"
-                                              : "");
+        return formatted(
+            "by products with ones of its kinds, once for an entry and head{}{}",
+            sums_kinds_beside(mod) ? ", where there is room beside other tables"
+            : std::ranges::count(mod.few_kinds, gradient.read) != 0 ? ", if a call has few of these"
+                                                                    : "",
+            gradient.is_weighted ? ", from a tile of its elements beside that of dS" : "");
     std::string text(description(gradient, sum));
     if (sum == GradientSum::table && entries_of_elements(mod).exist())
         return formatted(

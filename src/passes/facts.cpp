@@ -14,6 +14,8 @@ void find_facts(Mod& mod) {
     mod.of_distance = analysis::of_distance(graph, mod.dependence, mod.affine);
     mod.key_uses = analysis::key_uses(graph);
     mod.ranges = analysis::ranges(mod.program);
+    for (const ir::NodeId read : mod.inside_reads)
+        mod.ranges.in_range[read].assign(graph[read].operands.size(), true);
     mod.place = hoist(mod.dependence, mod.counters);
     find_captured_reads(mod);
 }

@@ -9,6 +9,7 @@
 #include "passes/facts.h"
 #include "passes/gradient_sum.h"
 #include "passes/simplify.h"
+#include "passes/table_gradient.h"
 
 namespace flexc::passes {
 
@@ -109,6 +110,48 @@ bool is_of_head(const Mod& mod, NodeId id) {
     return mod.place[id] == Place::launch || mod.place[id] == Place::head;
 }
 
+// A number for a head, times a choice between 1 and 0.
+struct ChosenFactor {
+    NodeId factor = kNoNode, choice = kNoNode;
+};
+class Chooser {
+  public:
+    explicit Chooser(Mod& mod) : mod_(mod), build_(mod.program.graph) {}
+
+    // Nothing for a number of the head itself.
+    std::optional<ChosenFactor> of(NodeId id) {
+        if (is_number_of_head(id)) return {};
+        const auto choice = choice_of(id, kMaxRatioDepth);
+        if (!choice || factor_ == kNoNode) return {};
+        return ChosenFactor{factor_, *choice};
+    }
+
+  private:
+    std::optional<NodeId> choice_of(NodeId id, int depth) {
+        if (build_.is_real(id, 0)) return id;
+        const std::vector<NodeId> operands = build_[id].operands; // the graph may grow
+        if (build_.is(id, Op::fselect) && depth > 0) {
+            const auto first = choice_of(operands[1], depth - 1),
+                       second = choice_of(operands[2], depth - 1);
+            if (!first || !second) return {};
+            return build_.apply(Op::fselect, {operands[0], *first, *second});
+        }
+        if (!is_number_of_head(id) || (factor_ != kNoNode && factor_ != id)) return {};
+        factor_ = id;
+        return build_.real(1);
+    }
+    // Of products that were made since the mod's facts were found, the operands tell.
+    bool is_number_of_head(NodeId id) const {
+        if (id < mod_.place.size()) return is_of_head(mod_, id);
+        return std::ranges::all_of(build_[id].operands,
+                                   [&](NodeId operand) { return is_number_of_head(operand); });
+    }
+
+    const Mod& mod_;
+    Builder build_;
+    NodeId factor_ = kNoNode;
+};
+
 // Makes partial / d_score the factor of these gradients. A derivative near 0 is replaced by a
 // number that has no effect on other gradients of the score but can be divided by.
 void divide_by_derivative(Mod& mod, const std::vector<ReadGradient*>& divided) {
@@ -200,6 +243,12 @@ void find_sum_factors(Mod& mod, bool divides) {
     for (ReadGradient& gradient : mod.gradients) {
         if (!may_have_factor(gradient)) continue;
         gradient.sum_factor = gradient_factor(mod, gradient);
+        if (gradient.sum_factor != kNoNode && is_of_element(gradient) &&
+            !constant_factor(mod, gradient))
+            if (const auto chosen = Chooser(mod).of(gradient.sum_factor)) {
+                gradient.sum_factor = chosen->factor;
+                gradient.choice = chosen->choice;
+            }
         if (gradient.sum_factor == kNoNode && divides && is_factor(gradient, gradient.partial))
             divided.push_back(&gradient);
     }

@@ -19,6 +19,17 @@ bool tells_apart(const Mod& mod, NodeId read, std::int64_t AffineForm::* positio
     });
 }
 
+// Whether a dim has an entry for each value of this position, and no more, and the index is that.
+bool covers(const Mod& mod, NodeId read, Op position, std::uint32_t size) {
+    const ir::Node& node = mod.program.graph[read];
+    const std::vector<ir::Dim>& dims = mod.program.buffers[node.symbol].dims;
+    for (std::size_t i = 0; i < node.operands.size(); ++i)
+        if (mod.program.graph[node.operands[i]].op == position && !dims[i].is_constant() &&
+            dims[i].size == size)
+            return true;
+    return false;
+}
+
 bool has_index(const Mod& mod, NodeId read, Op value) {
     return std::ranges::any_of(mod.program.graph[read].operands,
                                [&](NodeId index) { return mod.program.graph[index].op == value; });
@@ -66,8 +77,11 @@ bool has_whole_lines(const Mod& mod, const ReadGradient& gradient) {
     if (shifted.least != ir::kNoNode || shifted.most != ir::kNoNode) return false;
     const std::vector<NodeId>& indices = mod.program.graph[gradient.read].operands;
     constexpr std::size_t kDims = 4; // these three, and along the line
-    return indices.size() == kDims &&
-           has_index(mod, gradient.read, shifted.by_key ? Op::kv_idx : Op::q_idx);
+    const auto [position, length] =
+        shifted.by_key ? std::pair(Op::kv_idx, ir::kKvLen) : std::pair(Op::q_idx, ir::kQLen);
+    return indices.size() == kDims && covers(mod, gradient.read, Op::b, ir::kB) &&
+           covers(mod, gradient.read, Op::h, ir::kH) &&
+           covers(mod, gradient.read, position, length);
 }
 
 std::vector<std::uint32_t> exact_gradients(const Mod& mod) {

@@ -72,6 +72,7 @@ bool add_condition(const Mod& mod, NodeId id, bool value, analysis::Assumptions&
 // conditions if it is a multiple of the score's gradient.
 std::optional<analysis::Assumptions> conditions_of(const Mod& mod, const ReadGradient& gradient) {
     analysis::Assumptions conditions;
+    if (gradient.choice != ir::kNoNode) return {};
     if (is_gradient_of_score(mod, gradient) || gradient.sum_factor != ir::kNoNode)
         return conditions;
     const ir::Graph& graph = mod.program.graph;

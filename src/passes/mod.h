@@ -71,6 +71,9 @@ struct ReadGradient {
     // function of the distance (and of the term); for a table, it is one number for a head. kNoNode
     // if no factor exists, or if the sums are the gradient (of terms, the factor is 1 then).
     ir::NodeId sum_factor = ir::kNoNode;
+    // Set by it too, beside such a number of a table: 0 for elements that add nothing, else 1.
+    // kNoNode if all add, or if passes::table_choice() finds it without.
+    ir::NodeId choice = ir::kNoNode;
     // Set by passes/term_gradient.h for a read of a sum's terms that has no sum_factor: the partial
     // is the product of these, of which the first is one number for a head and term. Then a kernel
     // may sum d loss / d (modified score) times the second over its tiles.
@@ -141,7 +144,14 @@ struct Mod {
     // If elements compute entries of some tables themselves, the mods of several kernels of which
     // one sums those alone; else none.
     std::vector<Mod> entry_passes;
-    // Of such a mod, the arguments of the whole program, which all of its kernels have; else empty.
+    // The mod of calls that keep indices inside of their buffers, by passes/inside_calls.h; none if
+    // there is nothing that they alone can tell.
+    std::vector<Mod> inside_calls;
+    // Of such a mod: the reads whose indices are taken to be inside, and those by kinds of which
+    // each call is taken to have few.
+    std::vector<ir::NodeId> inside_reads, few_kinds;
+    // Of all these mods, the arguments of the whole program, which all of its kernels have; else
+    // empty.
     std::vector<ArgumentSlot> arguments;
 
     // One entry per node, by passes/facts.h.

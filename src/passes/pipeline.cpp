@@ -13,6 +13,7 @@
 #include "passes/derive.h"
 #include "passes/facts.h"
 #include "passes/gradient_passes.h"
+#include "passes/inside_calls.h"
 #include "passes/limits.h"
 #include "passes/roots.h"
 #include "passes/simplify.h"
@@ -144,8 +145,16 @@ Result<void> analyse(State& state) {
 
 // Decides how gradients of captured reads may be summed.
 Result<void> find_sums(State& state) {
-    find_gradient_sums(state.mod, {.divides_by_derivative = state.options.divides_by_derivative,
-                                   .rows_are_whole = state.options.rows_are_whole});
+    const SumOptions options{.divides_by_derivative = state.options.divides_by_derivative,
+                             .rows_are_whole = state.options.rows_are_whole};
+    std::vector<Mod> inside_calls = mods_of_inside_calls(state.mod);
+    find_gradient_sums(state.mod, options);
+    for (Mod& inside : inside_calls) {
+        inside.arguments = argument_slots(state.mod);
+        find_gradient_sums(inside, options);
+    }
+    std::erase_if(inside_calls, [](const Mod& inside) { return !are_few_kinds_summed(inside); });
+    state.mod.inside_calls = std::move(inside_calls);
     return {};
 }
 

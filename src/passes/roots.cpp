@@ -17,6 +17,7 @@ std::vector<NodeId*> roots_of(Mod& mod) {
             roots.push_back(&gradient.read);
             roots.push_back(&gradient.partial);
             roots.push_back(&gradient.sum_factor);
+            roots.push_back(&gradient.choice);
             roots.push_back(&gradient.head_factor);
             roots.push_back(&gradient.element_factor);
         }
@@ -50,6 +51,7 @@ std::vector<ir::NamedRoot> named_roots(const Mod& mod) {
         add("read_" + std::to_string(i), mod.gradients[i].read);
         add("d_read_" + std::to_string(i), mod.gradients[i].partial);
         add("sum_factor_" + std::to_string(i), mod.gradients[i].sum_factor);
+        add("choice_" + std::to_string(i), mod.gradients[i].choice);
         add("head_factor_" + std::to_string(i), mod.gradients[i].head_factor);
         add("element_factor_" + std::to_string(i), mod.gradients[i].element_factor);
     }

@@ -184,13 +184,18 @@ class ShiftedSum {
 
 } // namespace
 
+bool is_copied_as_shifted(const Mod& mod, NodeId read) {
+    const CapturedRead* captured = captured_read(mod, read);
+    if (captured == nullptr) return false;
+    return captured->read_class == ReadClass::shifted ||
+           (captured->read_class == ReadClass::dense_bias &&
+            mod.program.graph[mod.program.graph[read].operands.back()].op != Op::kv_idx);
+}
+
 std::vector<ShiftedRead> stage_shifts(Mod& mod, const std::vector<NodeId>& roots,
                                       std::size_t most) {
     const std::vector<NodeId> nodes = ir::reachable(mod.program.graph, roots);
-    const auto is_shifted = [&](NodeId id) {
-        const CapturedRead* captured = captured_read(mod, id);
-        return captured != nullptr && captured->read_class == ReadClass::shifted;
-    };
+    const auto is_shifted = [&](NodeId id) { return is_copied_as_shifted(mod, id); };
     if (std::ranges::none_of(nodes, is_shifted)) return {};
     // A copy, because attempts add nodes even for reads that turn out not to be shifted.
     Mod staged = mod;

@@ -12,6 +12,10 @@ namespace flexc::passes {
 // More would take shared memory that tiles of keys need.
 inline constexpr std::size_t kMostShiftedReads = 4;
 
+// Whether an address is affine in q and kv, and rows of elements are not those of a dense bias:
+// they begin elsewhere, or are those of keys.
+bool is_copied_as_shifted(const Mod& mod, ir::NodeId read);
+
 // Returns what these roots read for each element, if any of it is shifted: the shifted reads and
 // the dense biases. If there are more than `most`, those that gain most: shifted ones and narrow
 // elements first. Adds nodes to the mod's graph and finds its facts again.

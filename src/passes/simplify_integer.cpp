@@ -74,7 +74,18 @@ Simpler multiply(Builder& build, NodeId x, NodeId y) {
     return {};
 }
 
+bool is_size(const Builder& build, NodeId id, std::uint32_t size) {
+    return build.is(id, Op::size) && build[id].symbol == size;
+}
+
+// Whether it is the number of query heads that share keys.
+bool is_group(const Builder& build, NodeId id) {
+    return build.is(id, Op::ifloordiv) && is_size(build, build.operand(id, 0), ir::kH) &&
+           is_size(build, build.operand(id, 1), ir::kHKv);
+}
+
 Simpler divide(Builder& build, NodeId x, NodeId y) {
+    if (build.is(x, Op::h) && is_group(build, y)) return build.graph().ambient(Op::h_kv);
     if (build.is_integer(x, 0) || build.is_integer(y, 0)) return build.integer(0);
     if (build.is_integer(y, 1)) return x;
     if (build.is_integer(y, -1)) return build.apply(Op::ineg, {x});

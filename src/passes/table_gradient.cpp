@@ -10,6 +10,7 @@
 #include "analysis/index_form.h"
 #include "passes/distance_value.h"
 #include "passes/gradient_sum.h"
+#include "passes/inside_calls.h"
 
 namespace flexc::passes {
 
@@ -56,26 +57,17 @@ std::optional<double> value_of_choices(const ir::Graph& graph, NodeId id) {
     return value;
 }
 
-// Returns (d score_mod / d read) / (d score_mod / d score) if it is a single number, or that number
-// or 0.
-std::optional<double> factor_of(const Mod& mod, const ReadGradient& gradient) {
-    if (is_gradient_of_score(mod, gradient)) return 1;
-    const ir::Node& d_score = mod.program.graph[mod.d_score];
-    const auto partial = value_of_choices(mod.program.graph, gradient.partial);
-    if (!partial || d_score.op != ir::Op::const_real ||
-        mod.dependence[gradient.partial].has(Dependence::score))
-        return {};
-    const double factor = *partial / d_score.real;
-    return std::isfinite(factor) ? std::optional(factor) : std::nullopt;
-}
-
 bool is_separable(const Mod& mod, const analysis::IndexForms& forms, NodeId read) {
-    // Parts of an index that does not fit into 32 bits cannot be added in 32 bits.
     return std::ranges::all_of(mod.program.graph[read].operands, [&](NodeId index) {
-        return is_narrow(mod, index) &&
-               std::ranges::all_of(forms.form(index), [](const analysis::IndexTerm& term) {
-                   return (term.uses.bits & kPositions) != kPositions;
-               });
+        unsigned uses = 0;
+        for (const analysis::IndexTerm& term : forms.form(index)) {
+            const unsigned of_term = term.uses.bits & kPositions;
+            if (of_term == kPositions) return false;
+            uses |= of_term;
+        }
+        // Parts of an index that does not fit into 32 bits cannot be added in 32 bits. An index of
+        // one part is clamped to them.
+        return uses != kPositions || is_narrow(mod, index);
     });
 }
 
@@ -86,7 +78,7 @@ bool has_place(const Mod& mod, NodeId read) {
 
 bool may_be_summed(const Mod& mod, const ReadGradient& gradient) {
     return has_place(mod, gradient.read) &&
-           (gradient.sum_factor != ir::kNoNode || factor_of(mod, gradient));
+           (gradient.sum_factor != ir::kNoNode || constant_factor(mod, gradient));
 }
 
 bool is_table_of_elements(const Mod& mod, const ReadGradient& gradient) {
@@ -113,7 +105,7 @@ EntrySum entry_sum(const Mod& mod, const ReadGradient& gradient, NodeId weighted
         return EntrySum::none;
     const bool sums_d_scores = has_factor_of_head(mod, gradient)
                                    ? may_be_summed(mod, gradient)
-                                   : factor_of(mod, gradient).has_value();
+                                   : constant_factor(mod, gradient).has_value();
     if (sums_d_scores) return EntrySum::d_scores;
     return weighted == ir::kNoNode || gradient.partial == weighted ? EntrySum::weighted
                                                                    : EntrySum::none;
@@ -168,6 +160,17 @@ bool have_same_sums(const Mod& mod, const ReadGradient& a, const ReadGradient& b
 void find_separable(Mod& mod) { find_separable(mod, mod.gradients, &ReadGradient::is_of_table); }
 
 } // namespace
+
+std::optional<double> constant_factor(const Mod& mod, const ReadGradient& gradient) {
+    if (is_gradient_of_score(mod, gradient)) return 1;
+    const ir::Node& d_score = mod.program.graph[mod.d_score];
+    const auto partial = value_of_choices(mod.program.graph, gradient.partial);
+    if (!partial || d_score.op != ir::Op::const_real ||
+        mod.dependence[gradient.partial].has(Dependence::score))
+        return {};
+    const double factor = *partial / d_score.real;
+    return std::isfinite(factor) ? std::optional(factor) : std::nullopt;
+}
 
 void find_table_gradients(Mod& mod) {
     NodeId weighted = ir::kNoNode;
@@ -258,14 +261,15 @@ std::size_t first_of_same_sums(const Mod& mod, const std::vector<ReadGradient>& 
 }
 
 double table_factor(const Mod& mod, const ReadGradient& gradient) {
-    return gradient.is_weighted ? 1 : factor_of(mod, gradient).value_or(1);
+    return gradient.is_weighted ? 1 : constant_factor(mod, gradient).value_or(1);
 }
 
 bool has_table_factor(const Mod& mod, const ReadGradient& gradient) {
-    return factor_of(mod, gradient) && table_choice(mod, gradient) == ir::kNoNode;
+    return constant_factor(mod, gradient) && table_choice(mod, gradient) == ir::kNoNode;
 }
 
 NodeId table_choice(const Mod& mod, const ReadGradient& gradient) {
+    if (gradient.choice != ir::kNoNode) return gradient.choice;
     const bool is_choice = gradient.sum_factor == ir::kNoNode && !gradient.is_weighted &&
                            !is_gradient_of_score(mod, gradient) &&
                            mod.program.graph[gradient.partial].op != ir::Op::const_real;
@@ -337,13 +341,15 @@ std::optional<KindDims> kind_dims(const Mod& mod, const ReadGradient& gradient) 
     KindDims kinds;
     for (std::size_t i = 0; i < dims.size(); ++i) {
         const ir::Dim& dim = mod.program.buffers[read.symbol].dims[dims[i]];
-        if (!dim.is_constant() || dim.constant < 1 || dim.constant > kMost) return {};
+        const bool is_few = std::ranges::count(mod.few_kinds, gradient.read) != 0;
+        const std::int64_t most = dim.is_constant() ? dim.constant : is_few ? kMostBoundKinds : 0;
+        if (most < 1 || most > kMost) return {};
         const unsigned uses = mod.dependence[read.operands[dims[i]]].bits & kPositions;
         if (uses == Dependence::q) {
             kinds.query_dim = i;
-            kinds.query_kinds = static_cast<int>(dim.constant);
+            kinds.query_kinds = static_cast<int>(most);
         } else if (uses == Dependence::kv) {
-            kinds.key_kinds = static_cast<int>(dim.constant);
+            kinds.key_kinds = static_cast<int>(most);
         } else {
             return {};
         }

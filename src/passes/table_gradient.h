@@ -31,8 +31,10 @@ std::vector<ReadGradient> summed_by_entries(const Mod& mod);
 // indices, and add the same to, share sums of dS, which each multiplies by a factor of its own.
 std::size_t first_of_same_sums(const Mod& mod, const std::vector<ReadGradient>& gradients,
                                std::size_t at);
-// The number by which the elements' dS is multiplied if there is no sum_factor: -0.5 for `score -
-// t[...] * 0.5`.
+// The number by which the elements' dS is multiplied, or that number or 0, if the program's text
+// has one: -0.5 for `score - t[...] * 0.5`.
+std::optional<double> constant_factor(const Mod& mod, const ReadGradient& gradient);
+// The same if there is no sum_factor.
 double table_factor(const Mod& mod, const ReadGradient& gradient);
 // Whether that number is the same for every element.
 bool has_table_factor(const Mod& mod, const ReadGradient& gradient);
@@ -58,7 +60,8 @@ EntryCount entries_of_elements(const Mod& mod);
 // numbers of a head.
 bool has_sums_beside_entries(const Mod& mod);
 
-// A read by a kind of the query and a kind of the key, both of them few by the program's text.
+// A read by a kind of the query and a kind of the key, both of them few by the program's text or,
+// of Mod::few_kinds, by a call.
 struct KindDims {
     std::size_t query_dim = 0; // of its two varying dims
     int query_kinds = 0, key_kinds = 0;

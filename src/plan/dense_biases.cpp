@@ -21,7 +21,7 @@ CopiedBias copied_bias_of(const passes::Mod& mod, ir::NodeId read, bool is_gradi
         bias.extents.push_back(word({buffer_extent, node.symbol, dim}));
         bias.strides.push_back(
             word({is_gradient ? gradient_stride : buffer_stride, node.symbol, dim}));
-        bias.by_query.push_back(mod.program.graph[node.operands[dim]].op == ir::Op::q_idx);
+        bias.by_query.push_back(passes::is_query_of_bias(mod, node.operands[dim]));
     }
     bias.element_bytes = size_of(is_gradient ? DType::f32 : mod.program.buffers[node.symbol].dtype);
     return bias;

@@ -167,6 +167,7 @@ struct PassPlan {
     std::vector<Step> steps;
 
     // What a call must satisfy to use this pass, besides tensors that TMA can walk.
+    bool is_of_inside_calls = false;  // passes::is_of_inside_calls()
     int most_rows = 0;                // SequenceForm::most_rows
     bool has_few_queries = false;     // SequenceForm::has_few_queries
     bool heads_have_own_keys = false; // every query head has a KV head of its own

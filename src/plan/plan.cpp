@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "common/sequences.h"
+#include "passes/inside_calls.h"
 #include "plan/arch/family.h"
 #include "support/text.h"
 
@@ -94,6 +95,7 @@ PassPlan pass_of(const Program& program, const Variant& variant, const KernelCon
     const Program& own = program_of(variant, program);
     PassPlan pass =
         main.kind == KernelKind::forward ? family.forward(own, main) : family.backward(own, main);
+    pass.is_of_inside_calls = passes::is_of_inside_calls(own.mod());
     pass.most_rows = variant.request.sequences.most_rows;
     pass.has_few_queries = variant.request.sequences.has_few_queries;
     for (Step& step : pass.steps) {

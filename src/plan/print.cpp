@@ -93,7 +93,11 @@ std::string text_of(const Step& step, const PassPlan& pass) {
 }
 
 std::string text_of(const PassPlan& pass, std::string_view called) {
-    std::string text = formatted("{}, in this order:\n", called);
+    std::string text =
+        formatted("{}, in this order{}:\n", called,
+                  pass.is_of_inside_calls
+                      ? ", where sizes and params keep indices inside of buffers, and kinds few"
+                      : "");
     for (const Step& step : pass.steps)
         text += formatted("  {}\n", text_of(step, pass));
     for (const WorkspaceRegion& region : pass.workspace) {
@@ -114,6 +118,8 @@ std::string_view calls_of(Calls calls) {
     case Calls::short_sequences: return "many short sequences";
     case Calls::few_queries:
         return "few queries: at most 64 of all heads that share keys, if it is faster by sizes";
+    case Calls::outside:
+        return "sizes and params with indices outside of buffers, or with more kinds";
     case Calls::unaligned_biases: return "dense biases whose rows are not aligned";
     case Calls::any: return "tensors, scales and offsets that these kernels cannot take";
     }

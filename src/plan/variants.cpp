@@ -155,14 +155,31 @@ KernelRequest without_bound_entries(KernelRequest request) {
     return request;
 }
 
+// Returns the request for calls of which a variant takes all that the ones before it do not: it is
+// compiled for a single call.
+KernelRequest of_single_call(KernelRequest request) {
+    request = without_bound_entries(std::move(request));
+    request.mask.has_block_mask = false;
+    return request;
+}
+
 // Returns the request for calls whose dense biases cannot be copied, nor their gradients added, by
 // tiles.
 KernelRequest without_biases(KernelRequest request) {
-    request = without_bound_entries(std::move(request));
+    request = of_single_call(std::move(request));
     request.bias.bytes = 0;
     request.bias.adds_gradients = false;
-    request.mask.has_block_mask = false; // this variant is compiled for a single call
     return request;
+}
+
+// Returns the options of a variant, which may be compiled when the caller's log does not exist any
+// more.
+CompileOptions options_of(const Program& program, Calls calls) {
+    CompileOptions options = program.options();
+    if (calls == Calls::usual) return options;
+    options.log = {};
+    options.cancel = {};
+    return options;
 }
 
 // Returns the variant of several kernels that share the gradients of buffers, by the mod of each;
@@ -170,11 +187,7 @@ KernelRequest without_biases(KernelRequest request) {
 std::optional<Variant> sharing_variant(const Program& program, Calls calls,
                                        const std::vector<passes::Mod>& mods, OtherRequest asked) {
     std::vector<Variant> kernels;
-    CompileOptions options = program.options();
-    if (calls != Calls::usual) { // it may be compiled when the caller's log does not exist any more
-        options.log = {};
-        options.cancel = {};
-    }
+    const CompileOptions options = options_of(program, calls);
     for (const passes::Mod& mod : mods) {
         auto own = std::make_shared<const Program>(mod, options, program.target());
         KernelRequest request = own->request(KernelKind::backward_fused);
@@ -232,16 +245,19 @@ bool needs_aligned_biases(const Variant& variant) {
            std::ranges::any_of(variant.further, needs_aligned_biases);
 }
 
-} // namespace
-
-Result<std::vector<Variant>> forward_variants(const Program& program) {
+// Returns the variants of a program, of which the first one is for these calls: usual or outside.
+Result<std::vector<Variant>> forward_variants_of(const Program& program, Calls calls) {
     auto schedule = asked_schedule(program);
     if (!schedule) return schedule.error();
     KernelRequest request = program.request(KernelKind::forward);
     request.generic_because = why_generic(program, KernelKind::forward);
-    if (auto checked = check_request(program.options(), request); !checked) return checked.error();
+    const bool is_usual = calls == Calls::usual;
+    if (is_usual)
+        if (auto checked = check_request(program.options(), request); !checked)
+            return checked.error();
     request.schedule = *schedule;
-    std::vector<Variant> variants = {make_variant(program, Calls::usual, request)};
+    std::vector<Variant> variants = {
+        make_variant(program, calls, is_usual ? request : of_single_call(request))};
     if (has_short_kernels(program, program.options().forward_kernel == ForwardKernel::automatic)) {
         add_short_variants(program, request, variants);
         add_specialized_short_variants(program, request, variants);
@@ -257,7 +273,7 @@ Result<std::vector<Variant>> forward_variants(const Program& program) {
     return variants;
 }
 
-Result<std::vector<Variant>> backward_variants(const Program& program) {
+Result<std::vector<Variant>> backward_variants_of(const Program& program, Calls first) {
     const CompileOptions& options = program.options();
     const std::string_view no_order = options.deterministic ? why_not_in_order(program) : "";
     KernelRequest request = program.request(KernelKind::backward_fused);
@@ -280,7 +296,8 @@ Result<std::vector<Variant>> backward_variants(const Program& program) {
         auto alone = entries_alone(calls, asked);
         return alone ? *std::move(alone) : std::move(usual);
     };
-    std::vector<Variant> variants = {of_calls(Calls::usual, unchanged)};
+    const bool is_usual = first == Calls::usual;
+    std::vector<Variant> variants = {of_calls(first, is_usual ? unchanged : of_single_call)};
     const auto add_if_tiles_suit = [&](Variant variant) {
         if (keep_tiles(variants.front().candidates.front(), variant))
             variants.push_back(std::move(variant));
@@ -291,7 +308,7 @@ Result<std::vector<Variant>> backward_variants(const Program& program) {
             add_if_tiles_suit(*std::move(alone));
         add_if_tiles_suit(of_calls(Calls::large_tables, without_bound_entries));
     }
-    if (variants.front().further.empty())
+    if (is_usual && variants.front().further.empty())
         if (auto checked = check_request(options, request); !checked) return checked.error();
     if (passes::why_not_batches(program.mod()).empty() &&
         has_short_kernels(program, options.backward_kernel == BackwardKernel::automatic))
@@ -307,6 +324,48 @@ Result<std::vector<Variant>> backward_variants(const Program& program) {
     if (options.deterministic) any.kind = KernelKind::backward_dkdv;
     variants.push_back(make_variant(program, Calls::any, any));
     return variants;
+}
+
+// Returns the variants of a pass. Where some calls keep indices inside of buffers, these have
+// kernels of their own before those of others.
+Result<std::vector<Variant>>
+with_inside_calls(const Program& program,
+                  Result<std::vector<Variant>> (*variants_of)(const Program&, Calls)) {
+    const std::vector<passes::Mod>& mods = program.mod().inside_calls;
+    if (mods.empty()) return variants_of(program, Calls::usual);
+    const auto inside = [&](Calls calls) {
+        return std::make_shared<const Program>(mods.front(), options_of(program, calls),
+                                               program.target());
+    };
+    const auto usual = inside(Calls::usual);
+    auto found = variants_of(*usual, Calls::usual);
+    if (!found || is_generic(found->front().candidates.front()))
+        return variants_of(program, Calls::usual);
+    std::vector<Variant> variants;
+    for (Variant& variant : *found) {
+        if (variant.calls != Calls::usual && variant.calls != Calls::large_tables) continue;
+        if (variant.program == nullptr)
+            variant.program = variant.calls == Calls::usual ? usual : inside(variant.calls);
+        variants.push_back(std::move(variant));
+    }
+    auto others = variants_of(program, Calls::outside);
+    if (!others) return others;
+    std::ranges::move(*others, std::back_inserter(variants));
+    return variants;
+}
+
+} // namespace
+
+Result<std::vector<Variant>> forward_variants(const Program& program) {
+    // Kinds of tables whose gradients are summed are nothing to it.
+    const std::vector<passes::Mod>& mods = program.mod().inside_calls;
+    if (mods.empty() || mods.front().inside_reads.empty())
+        return forward_variants_of(program, Calls::usual);
+    return with_inside_calls(program, forward_variants_of);
+}
+
+Result<std::vector<Variant>> backward_variants(const Program& program) {
+    return with_inside_calls(program, backward_variants_of);
 }
 
 } // namespace flexc::plan

@@ -20,6 +20,7 @@ enum class Calls : std::uint8_t {
     large_tables,     // like usual, but there is more room, or none is needed
     short_sequences,  // many sequences of at most SequenceForm::most_rows rows
     few_queries,      // few queries, with keys that blocks divide: are_few_faster()
+    outside,          // like usual, but not of Mod::inside_calls
     unaligned_biases, // like these, but rows of dense biases need not be aligned
     any               // tensors of any strides and alignment, any scale and offset
 };
@@ -34,8 +35,9 @@ struct Variant {
     Calls calls = Calls::usual;
     KernelRequest request;
     std::vector<KernelConfig> candidates; // of the main kernel
-    // Where several kernels share the gradients of buffers: the program of this one's, else null,
-    // and the kernels that sum the others' after it. BufferGradients::are_alone of these.
+    // The program of these kernels, if it is not the plan's: that of calls that keep indices inside
+    // or, where several kernels share the gradients of buffers, that of this one's. Then also the
+    // kernels that sum the others' after it. BufferGradients::are_alone of these.
     std::shared_ptr<const Program> program = nullptr;
     std::vector<Variant> further = {};
 };

@@ -122,6 +122,7 @@ void start_call(const PlanState& plan, BoundCall& call) {
     call.attention = common_arguments(plan);
     call.cpu_threads = plan.cpu_threads;
     call.variants = plan.variants;
+    call.is_inside = plan.is_inside;
     if (plan.sequences == nullptr) return;
     call.sequences = plan.sequences->get();
     call.sequence_arguments = call.sequences->view();
@@ -252,7 +253,8 @@ Call BoundCall::view(Workspace workspace, Stream stream) const {
             .cpu_threads = cpu_threads,
             .workspace = workspace,
             .stream = stream,
-            .variants = variants};
+            .variants = variants,
+            .is_inside = is_inside};
 }
 
 bool bind_mask(const KernelState& kernel, const PlanState& plan,

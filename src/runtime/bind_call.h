@@ -24,6 +24,7 @@ struct BoundCall {
     bool accumulate_gradients = false;
     CpuThreads cpu_threads;
     PassVariants variants;
+    bool is_inside = true;                      // see Call
     std::shared_ptr<const Sequences> sequences; // null: dense
     const plan::FewWork* few_work = nullptr;    // of these
     SequenceArguments sequence_arguments{};

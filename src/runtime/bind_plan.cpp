@@ -7,9 +7,12 @@
 #include <utility>
 #include <vector>
 
+#include "analysis/call_range.h"
 #include "common/reciprocal.h"
 #include "cpu/work.h"
 #include "ir/interp.h"
+#include "passes/inside_calls.h"
+#include "passes/table_gradient.h"
 #include "runtime/alignment.h"
 #include "runtime/bind_call.h"
 #include "runtime/buffers.h"
@@ -77,6 +80,41 @@ void find_divisors(const KernelState& kernel, PlanState& plan) {
             slot.kind == Kind::reciprocal
                 ? std::bit_cast<std::uint64_t>(reciprocal_of(divisor))
                 : static_cast<std::uint64_t>(std::int64_t{sign_of(divisor)}));
+    }
+}
+
+// Finds whether sizes and params keep indices inside, and kinds few, where such calls have kernels
+// of their own.
+void find_inside(const KernelState& kernel, PlanState& plan) {
+    for (const passes::Mod& mod : kernel.mod.inside_calls) {
+        const ir::Program& program = mod.program;
+        const auto positions = [](std::int64_t first, std::int64_t count) {
+            return analysis::Interval{first, first + count - 1};
+        };
+        analysis::CallValues values{.b = positions(0, plan.sizes.batch),
+                                    .h = positions(0, plan.sizes.heads),
+                                    .h_kv = positions(0, plan.sizes.kv_heads),
+                                    .q = positions(plan.q_offset, plan.sizes.q_len),
+                                    .kv = positions(plan.kv_offset, plan.sizes.kv_len),
+                                    .sizes = plan.size_values,
+                                    .params = {}};
+        for (std::size_t i = 0; i < program.params.size(); ++i) {
+            const auto value = static_cast<std::int64_t>(plan.param_words[i]);
+            values.params.push_back(program.params[i].type == ir::Type::integer
+                                        ? analysis::Interval{value, value}
+                                        : analysis::Interval{});
+        }
+        const auto has_few_kinds = [&](ir::NodeId read) {
+            const std::vector<ir::Dim>& dims = program.buffer_of(read).dims;
+            return std::ranges::all_of(passes::varying_dims(mod, read), [&](std::uint32_t dim) {
+                return dims[dim].is_constant() || plan.extent(dims[dim]) <= passes::kMostBoundKinds;
+            });
+        };
+        plan.is_inside = std::ranges::all_of(mod.inside_reads,
+                                             [&](ir::NodeId read) {
+                                                 return analysis::is_inside(program, read, values);
+                                             }) &&
+                         std::ranges::all_of(mod.few_kinds, has_few_kinds);
     }
 }
 
@@ -206,6 +244,7 @@ Result<PlanState> bind_plan(const KernelState& kernel, const Sizes& sizes,
             return invalid(formatted("size '{}' is not known: pass the buffers to plan()",
                                      kernel.mod.program.sizes[i]));
     find_divisors(kernel, *plan);
+    find_inside(kernel, *plan);
     if (options.accumulate_gradients)
         for (const ir::Buffer& buffer : kernel.mod.program.buffers)
             if (is_rounded(kernel, buffer))

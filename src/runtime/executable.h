@@ -41,6 +41,7 @@ struct Call {
     Stream stream;
     void* block_mask = nullptr; // block_mask_bytes() long, where masks need one
     PassVariants variants;
+    bool is_inside = true; // sizes and params are those of Mod::inside_calls
 };
 
 class Executable {

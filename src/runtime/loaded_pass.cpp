@@ -87,6 +87,8 @@ Result<LoadedPass> load_pass(CudaPass& pass, int device) {
 
 std::string why_not(const plan::PassPlan& pass, const Call& call, const cuda::TensorForm& form) {
     const AttentionArguments& attention = call.attention;
+    if (pass.is_of_inside_calls && !call.is_inside)
+        return "sizes and params of the call may have indices outside of a buffer, or many kinds";
     if (pass.most_rows != 0 && std::max(attention.q_len, attention.kv_len) > pass.most_rows)
         return formatted("it has sequences of more than {} rows", pass.most_rows);
     if (pass.has_few_queries && !plan::has_few_rows(dense_sizes_of(attention)))

@@ -37,6 +37,7 @@ struct PlanState {
     // The argument words of divisors, in the order of their slots.
     std::vector<std::uint64_t> divisor_words;
     runtime::PassVariants variants;
+    bool is_inside = true; // see runtime::Call
     std::size_t workspace_bytes = 0;
     std::size_t gradient_offset = 0; // in it, of sums that are rounded to other types
     // The block masks: owned by the plan, or built by each call in its workspace, at this offset

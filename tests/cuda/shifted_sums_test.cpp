@@ -1,5 +1,6 @@
 // dS added to gradients of reads whose addresses are affine in q and kv, as backward_sm90.cu does:
 // each warp run by 32 threads of the host, against sums element by element.
+#include <algorithm>
 #include <cmath>
 #include <random>
 #include <string>
@@ -7,6 +8,7 @@
 
 #include <doctest/doctest.h>
 
+#include "analysis/call_range.h"
 #include "compile/kernels.h"
 #include "cuda/emitted.h"
 #include "d_scores.h"
@@ -89,12 +91,32 @@ plan::KernelConfig config_of(int head_dim) {
                              .gradients = {.by_shift = true}})[0];
 }
 
+// Whether the call keeps indices inside of buffers, where the mod's kernels ask it to.
+bool is_inside(const passes::Mod& mod, const ::sm90::KernelArguments& attention,
+               const ir::Environment& at) {
+    const auto positions = [](std::int64_t first, std::int64_t count) {
+        return analysis::Interval{first, first + count - 1};
+    };
+    const analysis::CallValues values{.b = positions(0, attention.batch),
+                                      .h = positions(0, attention.heads),
+                                      .h_kv = positions(0, attention.kv_heads),
+                                      .q = positions(attention.q_offset, attention.q_len),
+                                      .kv = positions(attention.kv_offset, attention.kv_len),
+                                      .sizes = at.sizes,
+                                      .params = {}};
+    return std::ranges::all_of(mod.inside_reads, [&](ir::NodeId read) {
+        return analysis::is_inside(mod.program, read, values);
+    });
+}
+
 void check(const std::string& text, int reads, bool are_apart, int head_dim, std::mt19937& random) {
     CAPTURE(text);
     CAPTURE(head_dim);
     const auto below = test::draws_below(random);
-    auto mod = test::lower_text(text, head_dim, head_dim, true);
-    REQUIRE_MESSAGE(mod.has_value(), (mod ? std::string() : mod.error().message));
+    auto lowered = test::lower_text(text, head_dim, head_dim, true);
+    REQUIRE_MESSAGE(lowered.has_value(), (lowered ? std::string() : lowered.error().message));
+    const passes::Mod* const mod =
+        lowered->inside_calls.empty() ? &*lowered : &lowered->inside_calls.front();
     REQUIRE(passes::sums_shifts(*mod));
     REQUIRE(passes::count_sums_by(*mod, passes::GradientSum::shifted, {.sums_shifts = true}) ==
             reads);
@@ -109,10 +131,15 @@ void check(const std::string& text, int reads, bool are_apart, int head_dim, std
                       {.dtype = DType::bf16, .head_dim = head_dim, .head_dim_v = head_dim}));
 
     for (int round = 0; round < 8; ++round) {
-        ::sm90::KernelArguments attention =
-            test::random_attention(1 + below(400), 1 + below(400), random);
+        ::sm90::KernelArguments attention;
+        ir::Environment at;
+        do {
+            attention = test::random_attention(1 + below(400), 1 + below(400), random);
+            at = test::environment_of(attention, head_dim);
+            while (at.sizes.size() < mod->program.sizes.size())
+                at.sizes.push_back(1 + below(700));
+        } while (!is_inside(*mod, attention, at));
         attention.dk_flags = below(2) * kOutputAccumulate;
-        ir::Environment at = test::environment_of(attention, head_dim);
         const test::RandomData data(mod->program, at, random);
         test::HostArguments arguments(*mod, at, test::HostArguments::Rows{});
         arguments.clear_gradients();
@@ -264,6 +291,21 @@ TEST_CASE("gradients of shifted reads go to their places, line by line") {
          2},
         {"buffer r: bf16[B, H_KV, Q_LEN, 900] grad\nscore_mod = score + r[b, h_kv, q_idx, kv_idx - "
          "q_idx + 450]"},
+        // Rows of keys, and rows that begin at another key.
+        {"buffer d: bf16[H, KV_LEN, Q_LEN] grad\nscore_mod = score + d[h, kv_idx, q_idx]"},
+        {"buffer d: f32[B, H, Q_LEN, 450] grad\nscore_mod = score - d[b, h, q_idx, kv_idx + 7]", 1,
+         true},
+        // Calls tell that these are inside.
+        {"buffer r: f32[B, H, KV_LEN, 300] grad\nscore_mod = score + r[b, h, q_idx + KV_LEN - "
+         "Q_LEN, kv_idx - q_idx + 90]",
+         1, true},
+        {"buffer r: f32[N, M, 300] grad\nscore_mod = score + r[h // (H // N), q_idx + 3, kv_idx - "
+         "q_idx - KV_LEN + Q_LEN]"},
+        {"buffer p: f32[H, Q_LEN, M] grad\nscore_mod = score + p[h, q_idx, clamp(kv_idx - q_idx, "
+         "-30, 30) + 30]"},
+        {"buffer p: bf16[B, KV_LEN, M] grad\nscore_mod = score - 2 * p[b, kv_idx, clamp(q_idx - "
+         "kv_idx + M // 2, 0, 2 * (M // 2) - 1)]"},
+        {"buffer d: f32[N, M] grad\nscore_mod = score + d[kv_idx, q_idx + KV_LEN - Q_LEN]"},
     };
     for (const Program& program : programs)
         for (const int head_dim : {64, 192})

@@ -94,8 +94,13 @@ inline std::vector<TableProgram> table_programs(std::mt19937& random) {
                  "k[kv_idx]]"},
         {"buffer g: i32[Q_LEN]\nbuffer k: i32[KV_LEN]\nbuffer t: f32[H, 12] grad\nscore_mod = "
          "score + t[h, g[q_idx] * 2 + k[kv_idx]]"},
+        // Indices of one position, which are clamped to 32 bits.
         {"buffer g: i64[Q_LEN]\nbuffer t: f32[9, 9] grad\nscore_mod = score + t[g[q_idx], "
-         "g[kv_idx % Q_LEN]]"},
+         "g[kv_idx % Q_LEN]]",
+         1, true, 1, true},
+        {"buffer g: i64[Q_LEN]\nbuffer k: i64[KV_LEN]\nbuffer t: f32[3, H, 5] grad\nscore_mod = "
+         "score + t[(g[q_idx] - 1) * 3000000000, h, k[kv_idx] - (k[kv_idx] // 4) * 5000000000]",
+         1, true, 1, true},
         // Numbers of a head beside them.
         {kinds + "buffer a: f32[B, H]\nbuffer t: f32[H, 5, 5] grad\nscore_mod = score + a[b, h] * "
                  "t[h, g[q_idx], k[kv_idx]]",
@@ -109,6 +114,17 @@ inline std::vector<TableProgram> table_programs(std::mt19937& random) {
         {"buffer t: f32[64, H] grad\nscore_mod = score - where(q_idx > 3, where(kv_idx > 3, "
          "t[abs(" +
          of_columns + "), h], 0), 0) * 3"},
+        // The same under what multiplies dS, or beside a number of the head.
+        {kinds + "buffer d: i8[Q_LEN, KV_LEN]\nbuffer t: f32[H, 7] grad\nscore_mod = 3 * "
+                 "tanh((score + where(d[q_idx, kv_idx] < 3, t[h, d[q_idx, kv_idx] + 1], 0)) / 3)",
+         2},
+        {kinds + "buffer a: f32[B, H]\nbuffer t: f32[5, 5] grad\nscore_mod = (score - "
+                 "where(k[kv_idx] == 2, 0, t[g[q_idx], k[kv_idx]])) * (a[b, h] + 3)"},
+        {kinds + "buffer a: f32[H]\nbuffer t: f32[5, 5] grad\nscore_mod = score - where(q_idx % 3 "
+                 "== 1, where(kv_idx % 2 == 0, t[g[q_idx], k[kv_idx]], 0), 0) * a[h] * 2"},
+        {"buffer t: f32[41] grad\nscore_mod = 4 * sigmoid((score + where(q_idx < 2 or kv_idx < 2, "
+         "0, t[clamp(" +
+         of_rows + ", -20, 20) + 20])) / 4)"},
         // Entries of which a sample of the rows does not meet all, and more than there is memory
         // for.
         {"buffer t: f32[9000] grad\nscore_mod = score + t[(q_idx * 31 + kv_idx * 17) % 9000]"},

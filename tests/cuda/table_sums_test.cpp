@@ -15,6 +15,7 @@
 #include "host_arguments.h"
 #include "host_module.h"
 #include "passes/gradient_sum.h"
+#include "passes/inside_calls.h"
 #include "passes/table_gradient.h"
 #include "plan/plan.h"
 #include "random_data.h"
@@ -79,8 +80,11 @@ int check(const test::TableProgram& tables, int head_dim, std::mt19937& random) 
     CAPTURE(tables.text);
     CAPTURE(head_dim);
     const auto below = test::draws_below(random);
-    auto mod = test::lower_text(tables.text, head_dim, head_dim, true);
-    REQUIRE_MESSAGE(mod.has_value(), (mod ? std::string() : mod.error().message));
+    auto lowered = test::lower_text(tables.text, head_dim, head_dim, true);
+    REQUIRE_MESSAGE(lowered.has_value(), (lowered ? std::string() : lowered.error().message));
+    // Calls with few kinds.
+    const passes::Mod* const mod =
+        lowered->inside_calls.empty() ? &*lowered : &lowered->inside_calls.front();
     REQUIRE(passes::sums_tables(*mod));
     REQUIRE(passes::count_sums_by(*mod, passes::GradientSum::table, {.sums_tables = true}) ==
             tables.sums);
@@ -106,6 +110,9 @@ int check(const test::TableProgram& tables, int head_dim, std::mt19937& random) 
         const ::sm90::KernelArguments attention =
             test::random_attention(90 + below(90), 140 + below(200), random);
         ir::Environment at = test::environment_of(attention, head_dim);
+        if (!mod->few_kinds.empty())
+            while (at.sizes.size() < mod->program.sizes.size())
+                at.sizes.push_back(1 + below(passes::kMostBoundKinds));
         const test::RandomData data(mod->program, at, random);
         test::HostArguments arguments(*mod, at);
         arguments.clear_gradients();
@@ -144,5 +151,27 @@ TEST_CASE("gradients of tables are summed by entry") {
     int added = 0;
     for (const test::TableProgram& tables : test::table_programs(random))
         added += check(tables, below(3) == 0 ? 192 : 64, random);
+    CHECK(added > 100);
+}
+
+TEST_CASE("gradients by kinds of which a call binds the number are products with ones") {
+    std::random_device source;
+    const unsigned seed = source();
+    CAPTURE(seed);
+    std::mt19937 random(seed);
+    const std::string kinds = "buffer g: i32[Q_LEN]\nbuffer k: i64[KV_LEN]\n";
+    int added = 0;
+    for (const test::TableProgram& tables : std::vector<test::TableProgram>{
+             {kinds + "buffer t: f32[N, N, H] grad\nscore_mod = score + t[g[q_idx], k[kv_idx], h]",
+              1, true, 1, true},
+             {kinds +
+                  "buffer t: f32[H, M, 3] grad\nscore_mod = score - 2 * t[h, k[kv_idx] * 4 - 1, "
+                  "g[q_idx]]",
+              0x1p-30, true, 1, true},
+             {"buffer t: bf16[B, N, M] grad\nscore_mod = score + t[b, q_idx * 7 % 18, kv_idx % 17]",
+              1, false, 1, true}})
+        for (const int head_dim : {64, 128})
+            for (int round = 0; round < 3; ++round)
+                added += check(tables, head_dim, random);
     CHECK(added > 100);
 }

@@ -72,6 +72,11 @@ const std::vector<Program> kPrograms = {
     {"kinds_of_pairs", "buffer t: f32[H, 64] grad\nbuffer d: i32[B, Q_LEN, KV_LEN]\n"
                        "score + t[h, d[b, q_idx, kv_idx]]"},
     {"softcap", "20 * tanh(score / 20)"},
+    // Calls tell that the first is inside of its buffer, and that the second is not.
+    {"bias_at_the_end", "buffer bias: bf16[H, KV_LEN, KV_LEN] grad\n"
+                        "score + bias[h, q_idx + KV_LEN - Q_LEN, kv_idx]"},
+    {"bias_beyond_the_end", "buffer bias: bf16[H, Q_LEN, KV_LEN] grad\n"
+                            "score + bias[h, q_idx + 1, kv_idx]"},
     {"shared_gradients",
      "buffer s: f32[H, 64] grad\nbuffer t: bf16[H, 64] grad\n"
      "score * s[h, min(abs(q_idx - kv_idx), 63)] + t[h, min(abs(q_idx - kv_idx), 63)]"},

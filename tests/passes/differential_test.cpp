@@ -56,6 +56,7 @@ Gradients by_mod(const passes::Mod& mod, ir::Environment environment) {
             if (gradient.sum_factor != ir::kNoNode) {
                 roots.push_back(gradient.sum_factor);
                 roots.push_back(mod.d_score);
+                if (gradient.choice != ir::kNoNode) roots.push_back(gradient.choice);
             }
             const auto values = ir::evaluate<double>(mod.program, roots, environment);
             std::vector<std::int64_t> indices;
@@ -68,7 +69,8 @@ Gradients by_mod(const passes::Mod& mod, ir::Environment environment) {
             const double slope = gradient.sum_factor == ir::kNoNode
                                      ? values[gradient.partial].real
                                      : values[mod.d_score].real * values[gradient.sum_factor].real;
-            if (inside) add(gradients, {read.symbol, std::move(indices)}, slope);
+            const bool adds = gradient.choice == ir::kNoNode || values[gradient.choice].real != 0;
+            if (inside) add(gradients, {read.symbol, std::move(indices)}, adds ? slope : 0);
         }
     }
     return gradients;

@@ -110,12 +110,14 @@ template <int kTable> class KindSums {
     // Returns the index along a dim (of queries or of keys) that a query and a key read; kNoKind
     // outside of the table.
     template <int kDim, int kKinds> __device__ unsigned kind_at(int query, int key) const {
-        int index[Entries::kDims];
+        int index[Entries::kDims], extents[Entries::kDims];
         visit_element(attention_, arguments_, place_, min(query, attention_.q_len - 1),
-                      min(key, attention_.kv_len - 1),
-                      [&](const mod::At& at) { Read::indices(at, index); });
+                      min(key, attention_.kv_len - 1), [&](const mod::At& at) {
+                          Read::indices(at, index);
+                          Read::extents(at, extents);
+                      });
         const auto kind = static_cast<unsigned>(index[kDim]);
-        return kind < static_cast<unsigned>(kKinds) ? kind : kNoKind;
+        return kind < static_cast<unsigned>(min(kKinds, extents[kDim])) ? kind : kNoKind;
     }
     __device__ unsigned kind_of_query(int query) const {
         return kind_at<Read::kQueryDim, Read::kQueryKinds>(query, first_key_);
