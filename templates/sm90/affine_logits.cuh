@@ -11,6 +11,8 @@
 
 namespace sm90 {
 
+#ifdef FLEXC_IS_AFFINE
+
 class AffineLogits : public PlainLogits {
   public:
     __device__ AffineLogits(const AttentionArguments& attention, const mod::Arguments& arguments,
@@ -210,5 +212,7 @@ class BiasFirstLogits : public PlainLogits {
     float before_, offsets_[2] = {0, 0}, rows_[2];
     BiasFragment biases_;
 };
+
+#endif
 
 } // namespace sm90

@@ -8,6 +8,11 @@
 
 namespace sm90 {
 
+class TableReads;
+template <int kCount> class AlignedTables;
+
+#ifdef FLEXC_HAS_TABLES
+
 // Steps in bytes between a thread's elements of a tile.
 template <int kTable> struct AlignedSteps {
     using Read = mod::StagedTable<kTable>;
@@ -215,6 +220,8 @@ template <int kCount> class AlignedTables {
     IndicesFrom<0> indices_;
     UsesOfTables uses_;
 };
+
+#endif
 
 using Tables = Select<
     !kStagesTables, NoTableReads,

@@ -22,6 +22,8 @@ __device__ inline float score_of(SourceOf<TableSource::checked>, const mod::At& 
 __device__ inline float score_of(SourceOf<TableSource::memory>, const mod::At& at, float x) {
     return mod::score(at, x);
 }
+#ifdef FLEXC_IS_AFFINE
+
 __device__ inline float element_addend(SourceOf<TableSource::inside>, const mod::At& at,
                                        float bias) {
     return mod::staged_element_addend(at, bias);
@@ -117,5 +119,7 @@ constexpr bool kGuesses =
 template <typename Source>
 using ElementAddend = Select<!kForm.has_element_addend, NoElementAddend,
                              Select<kGuesses<Source>, GuessedElementAddend, ComputedElementAddend>>;
+
+#endif
 
 } // namespace sm90

@@ -11,6 +11,34 @@
 
 namespace sm90 {
 
+// No bias: the interface of all classes here, with functions that do nothing.
+struct NoDenseBias {
+    static __device__ int producers(const ForwardTensorMaps&) { return 0; }
+    static __device__ void initialise(const Shared&, int) {}
+    static __device__ void produce(const AttentionArguments&, const mod::Arguments&,
+                                   const ForwardTensorMaps&, const Shared&, int) {}
+
+    // Called before the MMAs of a block of keys, where it cannot run under a softmax.
+    __device__ void start(Scores&, Logits&, const Shared&, const ConsumerThread&, int) {}
+    // Called before the MMAs of the next block of keys, under the exponentials of this one: first
+    // await_next(), then start_next(), when logits are no longer needed in scores.
+    __device__ void await_next(Logits&, const Shared&, int, bool) {}
+    __device__ void start_next(Scores&, Logits&, const Shared&, const ConsumerThread&,
+                               const KeyOrder&, int, bool) {}
+    // Called after the MMAs, or while they run: loads what is added to products.
+    __device__ void load(Logits&, const Shared&, const ConsumerThread&, int) {}
+    // Called when products have become logits.
+    __device__ void release_after_logits(const Shared&) {}
+    // Called after the last block of keys.
+    __device__ void finish(const Shared&) {}
+};
+
+class StagedBias;
+class BiasAfterProducts;
+class BiasInLogits;
+
+#ifdef FLEXC_HAS_DENSE_BIAS
+
 constexpr int kBiasThreads = 64; // threads that copy, where TMA does not
 constexpr int kChunkKeys = kBiasChunk / kBiasBytes;
 
@@ -119,28 +147,6 @@ __device__ inline void copy_biases(const AttentionArguments& attention,
     });
 }
 
-// No bias: the interface of all classes here, with functions that do nothing.
-struct NoDenseBias {
-    static __device__ int producers(const ForwardTensorMaps&) { return 0; }
-    static __device__ void initialise(const Shared&, int) {}
-    static __device__ void produce(const AttentionArguments&, const mod::Arguments&,
-                                   const ForwardTensorMaps&, const Shared&, int) {}
-
-    // Called before the MMAs of a block of keys, where it cannot run under a softmax.
-    __device__ void start(Scores&, Logits&, const Shared&, const ConsumerThread&, int) {}
-    // Called before the MMAs of the next block of keys, under the exponentials of this one: first
-    // await_next(), then start_next(), when logits are no longer needed in scores.
-    __device__ void await_next(Logits&, const Shared&, int, bool) {}
-    __device__ void start_next(Scores&, Logits&, const Shared&, const ConsumerThread&,
-                               const KeyOrder&, int, bool) {}
-    // Called after the MMAs, or while they run: loads what is added to products.
-    __device__ void load(Logits&, const Shared&, const ConsumerThread&, int) {}
-    // Called when products have become logits.
-    __device__ void release_after_logits(const Shared&) {}
-    // Called after the last block of keys.
-    __device__ void finish(const Shared&) {}
-};
-
 // A bias that is staged: its producers and barriers, and a consumer's position in the ring.
 class StagedBias : public NoDenseBias {
   public:
@@ -174,6 +180,28 @@ class StagedBias : public NoDenseBias {
   private:
     Position<BiasRing> bias_;
 };
+
+// Adds the bias to finished products, where something else multiplies or adds to them, too.
+class BiasAfterProducts : public StagedBias {
+  public:
+    __device__ void load(Logits& logits, const Shared& shared, const ConsumerThread& thread, int) {
+        wait(shared);
+        logits.load_biases(rows(shared, thread));
+        release(shared);
+    }
+};
+
+// Leaves the bias in shared memory for the program, which computes logits from it.
+class BiasInLogits : public StagedBias {
+  public:
+    __device__ void load(Logits& logits, const Shared& shared, const ConsumerThread& thread, int) {
+        wait(shared);
+        logits.load_biases(rows(shared, thread));
+    }
+    __device__ void release_after_logits(const Shared& shared) { release(shared); }
+};
+
+#endif
 
 // Starts the accumulators with the bias; the MMAs add QK to it.
 template <typename Staged> class BiasBeforeProducts : public Staged {
@@ -259,26 +287,6 @@ class TabulatedTablesAsBias : public NoDenseBias {
 
     Slot slot_; // of the newest block
     bool is_kept_ = false;
-};
-
-// Adds the bias to finished products, where something else multiplies or adds to them, too.
-class BiasAfterProducts : public StagedBias {
-  public:
-    __device__ void load(Logits& logits, const Shared& shared, const ConsumerThread& thread, int) {
-        wait(shared);
-        logits.load_biases(rows(shared, thread));
-        release(shared);
-    }
-};
-
-// Leaves the bias in shared memory for the program, which computes logits from it.
-class BiasInLogits : public StagedBias {
-  public:
-    __device__ void load(Logits& logits, const Shared& shared, const ConsumerThread& thread, int) {
-        wait(shared);
-        logits.load_biases(rows(shared, thread));
-    }
-    __device__ void release_after_logits(const Shared& shared) { release(shared); }
 };
 
 using DenseBias =

@@ -13,6 +13,25 @@
 
 namespace sm90 {
 
+struct NoIndex2dRows {
+    static __device__ void store_addend(unsigned, float) {}
+    static __device__ void publish() {}
+    static constexpr int kProducers = 0;         // threads
+    static constexpr int kProducersWithKeys = 0; // those of them that arrive where keys do
+    static __device__ void initialise(const Shared&) {}
+    static __device__ void produce(const AttentionArguments&, const mod::Arguments&,
+                                   const Shared&) {}
+
+    __device__ NoIndex2dRows(const Shared&, const ConsumerThread&) {}
+    // Called by consumers after logits.prepare().
+    __device__ void load(Logits&, const Shared&, const ConsumerThread&) {}
+};
+
+class MultipliedIndex2dRows;
+class LoadedIndex2dRows;
+
+#ifdef FLEXC_HAS_OPERANDS
+
 // Store the operands whose product is what rows of the 2-D key index add to products: for each
 // query the parts of its number, h, and for all keys those of half of 1 / scale, u, in the order of
 // their columns h1 u1, h1 u2, h1 u3, h2 u1, h2 u2, h3 u1.
@@ -99,20 +118,6 @@ struct Index2dQueries {
     }
 };
 
-struct NoIndex2dRows {
-    static __device__ void store_addend(unsigned, float) {}
-    static __device__ void publish() {}
-    static constexpr int kProducers = 0;         // threads
-    static constexpr int kProducersWithKeys = 0; // those of them that arrive where keys do
-    static __device__ void initialise(const Shared&) {}
-    static __device__ void produce(const AttentionArguments&, const mod::Arguments&,
-                                   const Shared&) {}
-
-    __device__ NoIndex2dRows(const Shared&, const ConsumerThread&) {}
-    // Called by consumers after logits.prepare().
-    __device__ void load(Logits&, const Shared&, const ConsumerThread&) {}
-};
-
 constexpr int kFirstIndex2dThread = 128 - kIndex2dThreads; // in the producer warpgroup
 
 // Called by the threads that stage rows. ring: says when stages are full and empty, one of its own
@@ -186,10 +191,6 @@ class MultipliedIndex2dRows : public NoIndex2dRows {
     }
 };
 
-using Index2dRows =
-    Select<kIndex2dRows == 0, NoIndex2dRows,
-           Select<kMultipliesIndex2dRows, MultipliedIndex2dRows, LoadedIndex2dRows>>;
-
 // The operands of a consumer warpgroup: addends of queries, and the unit of keys.
 class Index2dStep : public NoAddendStep {
   public:
@@ -213,5 +214,11 @@ class Index2dStep : public NoAddendStep {
   private:
     unsigned rows_, unit_; // of the warpgroup's queries in the first stage
 };
+
+#endif
+
+using Index2dRows =
+    Select<kIndex2dRows == 0, NoIndex2dRows,
+           Select<kMultipliesIndex2dRows, MultipliedIndex2dRows, LoadedIndex2dRows>>;
 
 } // namespace sm90

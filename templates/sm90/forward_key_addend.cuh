@@ -16,6 +16,15 @@ struct NoKeyAddends {
     static __device__ void load(const KernelArguments&, const Task&, int, const Shared&, int) {}
 };
 
+struct LoadedKeyAddends;
+struct LoadedKeyFactors;
+class KeyAddendStep;
+class Index2dStep;
+class SlopeStep;
+class RowFactorStep;
+
+#ifdef FLEXC_HAS_OPERANDS
+
 struct LoadedKeyAddends {
     // Called by the producer before it loads the keys of a tile into a stage.
     static __device__ void load(const KernelArguments& attention, const Task& task, int tile,
@@ -43,10 +52,6 @@ struct LoadedKeyFactors {
                        kBytes, full);
     }
 };
-
-using KeyAddends =
-    Select<kMultipliesKeyAddend, LoadedKeyAddends,
-           Select<(kRowKeyProducts > 0), LoadedKeyFactors, NoKeyAddends>>;
 
 // The operands of a consumer warpgroup.
 class KeyAddendStep : public NoAddendStep {
@@ -120,6 +125,11 @@ class RowFactorStep : public NoAddendStep {
     unsigned keys_, queries_; // of the first stage
 };
 
+#endif
+
+using KeyAddends =
+    Select<kMultipliesKeyAddend, LoadedKeyAddends,
+           Select<(kRowKeyProducts > 0), LoadedKeyFactors, NoKeyAddends>>;
 using AddendStep =
     Select<kMultipliesKeyAddend, KeyAddendStep,
            Select<kMultipliesIndex2dRows, Index2dStep,

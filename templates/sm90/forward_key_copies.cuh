@@ -11,6 +11,18 @@
 
 namespace sm90 {
 
+// TMA loads keys and values: no threads copy them.
+struct NoKeyCopies {
+    static constexpr int kKeyProducers = 1, kValueProducers = 1;
+    static __device__ void initialise(const Shared&) {}
+    static __device__ void produce(const KernelArguments&, const mod::Arguments&, const Shared&) {}
+    static __device__ void publish() {}
+};
+
+class KeyCopies;
+
+#ifdef FLEXC_COPIES_KEYS
+
 // Copies a warp's part of a tile of keys or values, into panels of 64 columns whose chunks are
 // swizzled within each row. Rows from rows_left on, and columns that pad the head dim for products,
 // become zeros.
@@ -37,14 +49,6 @@ __device__ inline void copy_key_rows(const KeyRows& rows, const KeyCopier& copie
         }
     }
 }
-
-// TMA loads keys and values: no threads copy them.
-struct NoKeyCopies {
-    static constexpr int kKeyProducers = 1, kValueProducers = 1;
-    static __device__ void initialise(const Shared&) {}
-    static __device__ void produce(const KernelArguments&, const mod::Arguments&, const Shared&) {}
-    static __device__ void publish() {}
-};
 
 // One of the threads that copy. They have a ring of tasks, to which the producer adds before it
 // waits for room for the queries.
@@ -123,6 +127,8 @@ class KeyCopies {
     Position<Keys> key_;
     Position<Values> value_;
 };
+
+#endif
 
 using CopiedKeys = Select<kCopiesKeys, KeyCopies, NoKeyCopies>;
 

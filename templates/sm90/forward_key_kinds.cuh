@@ -17,6 +17,15 @@
 
 namespace sm90 {
 
+class MultipliedKeyKinds;
+class CopiedKeyKinds;
+class CopiedPairKinds;
+struct PairAddends;
+struct TableSlices;
+template <typename Slices> class StagedSlices;
+
+#ifdef FLEXC_HAS_KEY_KINDS
+
 class MultipliedKeyKinds : public KeyKindProducers {
   public:
     static __device__ void produce(const AttentionArguments& attention,
@@ -144,6 +153,8 @@ class MultipliedKeyKinds : public KeyKindProducers {
 
     bool adds_apart_; // addends of the warp's rows are added apart
 };
+
+#endif
 
 using KeyKinds = Select<mod::kSizes.kind_columns != 0, MultipliedKeyKinds,
                         Select<mod::kSizes.kind_copies != 0, CopiedKeyKinds,

@@ -10,6 +10,8 @@
 
 namespace sm90 {
 
+#ifdef FLEXC_HAS_KEY_KINDS
+
 class CopiedKeyKinds : public KeyKindProducers {
   public:
     static constexpr bool kComeBeforeProducts = true;
@@ -137,5 +139,7 @@ class CopiedKeyKinds : public KeyKindProducers {
             store_shared_word(to + 4 * (lane / 4 * 4 + (lane + i) % 4), __float_as_uint(addend));
     }
 };
+
+#endif
 
 } // namespace sm90

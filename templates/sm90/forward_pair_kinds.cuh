@@ -17,6 +17,12 @@ namespace sm90 {
 struct NoPairKinds {
     static __device__ void load(const KernelArguments&, const Task&, int, const Shared&, int) {}
 };
+
+struct LoadedPairKinds;
+using PairKinds = Select<kHasPairKinds, LoadedPairKinds, NoPairKinds>;
+
+#ifdef FLEXC_HAS_KEY_KINDS
+
 struct LoadedPairKinds {
     static __device__ void load(const KernelArguments& attention, const Task& task, int tile,
                                 const Shared& shared, int stage) {
@@ -27,8 +33,6 @@ struct LoadedPairKinds {
                    PairKindRing::kBytes, full);
     }
 };
-using PairKinds = Select<kHasPairKinds, LoadedPairKinds, NoPairKinds>;
-
 // The copies of what a head adds.
 struct PairAddends {
     static __device__ void copy(const mod::At& at, const HeadPlace& place, bool is_first, int b,
@@ -105,5 +109,7 @@ class CopiedPairKinds : public NoKeyKinds {
   private:
     unsigned copies_; // address of the first kind's
 };
+
+#endif
 
 } // namespace sm90

@@ -10,6 +10,11 @@
 
 namespace sm90 {
 
+class ShiftsBeforeProducts;
+class ShiftsAfterProducts;
+
+#ifdef FLEXC_HAS_SHIFTED_READS
+
 constexpr int kShiftThreads = 96; // threads that copy
 
 // Copies a thread's part of a tile of one read; kThreads threads copy the whole tile.
@@ -325,6 +330,8 @@ class ShiftsAfterProducts : public StagedShifts {
     }
     __device__ void release_after_logits(const Shared& shared) { release(shared); }
 };
+
+#endif
 
 using Biases =
     Select<kReadsShifts, Select<Logits::kStartsWithBias, ShiftsBeforeProducts, ShiftsAfterProducts>,

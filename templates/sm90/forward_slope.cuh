@@ -9,6 +9,8 @@
 
 namespace sm90 {
 
+#ifdef FLEXC_HAS_OPERANDS
+
 class SlopeStep : public NoAddendStep {
   public:
     // Stores the keys' operand, which is the same for all tiles. The two halves of a step's columns
@@ -50,5 +52,7 @@ class SlopeStep : public NoAddendStep {
 
     unsigned keys_, queries_;
 };
+
+#endif
 
 } // namespace sm90

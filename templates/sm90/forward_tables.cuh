@@ -9,6 +9,19 @@
 
 namespace sm90 {
 
+struct NoStagedTables {
+    static constexpr int kProducers = 0; // threads
+    static __device__ void initialise(const Shared&) {}
+    static __device__ void produce(const AttentionArguments&, const mod::Arguments&,
+                                   const Shared&) {}
+    // Called by consumers: wait() at a tile of queries, release() after its last logits. A
+    // warpgroup that skips the tile calls release() alone.
+    __device__ unsigned wait(const Shared&) const { return 0; }
+    __device__ void release(const Shared&) {}
+};
+
+#ifdef FLEXC_HAS_TABLES
+
 // A slice of a table: its entries in the order of the dims, those of the last one side by side.
 template <int kTable> class TableSlice {
     using Read = mod::StagedTable<kTable>;
@@ -114,17 +127,6 @@ __device__ inline void copy_tables(const mod::At& at, bool is_first, int b, int 
         });
 }
 
-struct NoStagedTables {
-    static constexpr int kProducers = 0; // threads
-    static __device__ void initialise(const Shared&) {}
-    static __device__ void produce(const AttentionArguments&, const mod::Arguments&,
-                                   const Shared&) {}
-    // Called by consumers: wait() at a tile of queries, release() after its last logits. A
-    // warpgroup that skips the tile calls release() alone.
-    __device__ unsigned wait(const Shared&) const { return 0; }
-    __device__ void release(const Shared&) {}
-};
-
 // Copies the slices of all tables, where they have room.
 struct TableSlices {
     static __device__ void copy(const mod::At& at, const HeadPlace&, bool is_first, int b, int h,
@@ -173,5 +175,7 @@ template <typename Slices> class StagedSlices : public NoStagedTables {
   private:
     Position<TableRing> slot_;
 };
+
+#endif
 
 } // namespace sm90

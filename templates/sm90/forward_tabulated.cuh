@@ -12,6 +12,15 @@
 
 namespace sm90 {
 
+struct NoTabulatedValues {
+    static __device__ void initialise(const Shared&) {}
+    // Called by the producer after the keys of a tile.
+    __device__ void load_slices(const KernelArguments&, const Task&, int, const Shared&) {}
+    // Called by consumers before and after the logits of a tile.
+    template <typename L> __device__ void find(L&, const Shared&, const ConsumerThread&) const {}
+    __device__ void release(const Shared&) {}
+};
+
 constexpr TabulatedLayout kTabulatedSlices =
     tabulated_layout(mod::kQueryTile, mod::kKeyTile, mod::kSizes.starts_with_distances);
 
@@ -104,6 +113,11 @@ class TabulatedTile {
     ElementPair<float> keys_[kKeys][kPairs], distances_[kDistances][kPairs + 1];
 };
 
+class StagedTabulatedValues;
+class EarlyTabulatedValues;
+
+#ifdef FLEXC_TABULATES
+
 // Returns the entry by distance with which the slice of a tile starts.
 __device__ inline int first_distance_entry(const AttentionArguments& attention, int first_row,
                                            int first_key) {
@@ -145,15 +159,6 @@ __device__ inline void load_tabulated(const KernelArguments& attention, const Ta
     position.advance();
 }
 
-struct NoTabulatedValues {
-    static __device__ void initialise(const Shared&) {}
-    // Called by the producer after the keys of a tile.
-    __device__ void load_slices(const KernelArguments&, const Task&, int, const Shared&) {}
-    // Called by consumers before and after the logits of a tile.
-    template <typename L> __device__ void find(L&, const Shared&, const ConsumerThread&) const {}
-    __device__ void release(const Shared&) {}
-};
-
 class StagedTabulatedValues : public NoTabulatedValues {
   public:
     static __device__ void initialise(const Shared& shared) {
@@ -183,6 +188,8 @@ class EarlyTabulatedValues : public StagedTabulatedValues {
     template <typename L> __device__ void find(L&, const Shared&, const ConsumerThread&) const {}
     __device__ void release(const Shared&) {}
 };
+
+#endif
 
 using TabulatedValues =
     Select<kHasTabulated,

@@ -7,24 +7,6 @@
 
 namespace sm90 {
 
-// Returns the kind of a key, -1 for none.
-__device__ inline int kind_of_key(const AttentionArguments& attention,
-                                  const mod::Arguments& arguments, const HeadPlace& place,
-                                  int key) {
-    return visit_element(attention, arguments, place, 0, min(key, attention.kv_len - 1),
-                         [](const mod::At& at) { return mod::KeyKinds::kind(at); });
-}
-
-// Returns what is added for a query and a kind, 0 if there is no such kind.
-__device__ inline float addend_of_kind(const mod::Arguments& arguments, const HeadPlace& place,
-                                       const mod::Row& row, int q, int kind) {
-    if (kind >= mod::KeyKinds::kCount) return 0;
-    const mod::Column column =
-        mod::at_column(arguments, place.launch, place.head, place.b, place.h, place.h_kv, kind);
-    return mod::KeyKinds::addend(mod::At{arguments, place.launch, place.head, row, column, place.b,
-                                         place.h, place.h_kv, q, kind});
-}
-
 struct NoKeyKinds {
     static constexpr int kProducers = 0; // threads
     static constexpr bool kComeBeforeProducts = false;
@@ -45,6 +27,26 @@ struct NoKeyKinds {
     // Adds to products, before their keys' stage is released.
     __device__ void add_apart(Scores&, unsigned, unsigned, const ConsumerThread&) const {}
 };
+
+#ifdef FLEXC_HAS_KEY_KINDS
+
+// Returns the kind of a key, -1 for none.
+__device__ inline int kind_of_key(const AttentionArguments& attention,
+                                  const mod::Arguments& arguments, const HeadPlace& place,
+                                  int key) {
+    return visit_element(attention, arguments, place, 0, min(key, attention.kv_len - 1),
+                         [](const mod::At& at) { return mod::KeyKinds::kind(at); });
+}
+
+// Returns what is added for a query and a kind, 0 if there is no such kind.
+__device__ inline float addend_of_kind(const mod::Arguments& arguments, const HeadPlace& place,
+                                       const mod::Row& row, int q, int kind) {
+    if (kind >= mod::KeyKinds::kCount) return 0;
+    const mod::Column column =
+        mod::at_column(arguments, place.launch, place.head, place.b, place.h, place.h_kv, kind);
+    return mod::KeyKinds::addend(mod::At{arguments, place.launch, place.head, row, column, place.b,
+                                         place.h, place.h_kv, q, kind});
+}
 
 // Threads beside the producer that store something with each tile of keys.
 struct KeyKindProducers : public NoKeyKinds {
@@ -71,5 +73,7 @@ struct KeyKindProducers : public NoKeyKinds {
         });
     }
 };
+
+#endif
 
 } // namespace sm90

@@ -8,6 +8,8 @@
 
 namespace sm90 {
 
+#ifdef FLEXC_COPIES_KEYS
+
 constexpr int kKeyCopyWarps = 3; // all warps of the producer warpgroup but the producer's
 constexpr int kKeyCopyThreads = 32 * kKeyCopyWarps;
 
@@ -86,5 +88,7 @@ class ScatteredRows {
 };
 
 using KeyRows = Select<mod::Layouts::Keys::kAreInOrder, RowsInOrder, ScatteredRows>;
+
+#endif
 
 } // namespace sm90

@@ -11,6 +11,8 @@
 
 namespace sm90 {
 
+#ifdef FLEXC_IS_AFFINE
+
 // Addend of a row in one part of a tile's columns; the softmax has it as an offset where it can.
 struct NoRowAddend {
     static __device__ void prepare(const ScoreElements&, const LogitUnits&, int) {}
@@ -199,5 +201,7 @@ struct RemainderRepeats : public Repeats<kPeriodColumns> {
 using RepeatedAddends = Select<kForm.has_remainder_addend, RemainderRepeats,
                                Select<LogitForm::kAreRelative && !LogitForm::kLineIsRelative,
                                       RunningMaximumRepeats, NothingRepeats>>;
+
+#endif
 
 } // namespace sm90

@@ -11,6 +11,9 @@
 
 namespace sm90 {
 
+class AffineLogits;
+class BiasFirstLogits;
+
 // Logits of scores that could not be taken apart: the program computes each.
 class ProgramLogits : public PlainLogits {
   public:

@@ -10,6 +10,8 @@
 
 namespace sm90 {
 
+#if defined(FLEXC_HAS_KEY_KINDS) || defined(FLEXC_TABULATES)
+
 // Return the number of tiles of queries, and of keys.
 __device__ inline int pair_rows(const AttentionArguments& attention) {
     return (attention.q_len + mod::kQueryTile - 1) / mod::kQueryTile;
@@ -87,5 +89,7 @@ __device__ inline void tabulate_pairs(const KernelArguments& attention,
     store_pairs(attention, arguments, place, first_row, column * mod::kKeyTile,
                 pair_tile(attention, b, row, column), threadIdx.x, kTabulatedStep);
 }
+
+#endif
 
 } // namespace sm90

@@ -14,6 +14,8 @@ constexpr bool kHasShiftedEnds = mod::kSizes.shifted_end_bytes != 0;
 // Whether ends are summed: they are then multiples of the reads, in units of products.
 constexpr bool kSumsShiftedEnds = LogitForm::kSumsShiftedEnds;
 
+#ifdef FLEXC_HAS_SHIFTED_READS
+
 // Copies a thread's part of one read's ends, for a tile of queries.
 template <int kRead> class ShiftedEnd {
     using Tile = ShiftedTile<kRead>;
@@ -110,5 +112,7 @@ template <int kThreads> class ShiftedEnds<kThreads, mod::ShiftedReads::kCount> {
     __device__ bool are_beyond(int) const { return true; }
     template <typename Wait> __device__ void copy(int, int, unsigned, Wait wait) const { wait(); }
 };
+
+#endif
 
 } // namespace sm90

@@ -28,6 +28,10 @@ struct NoShiftedReads {
     __device__ const float* of_row(int) const { return nullptr; }
 };
 
+class ShiftedReads;
+
+#ifdef FLEXC_HAS_SHIFTED_READS
+
 __device__ inline float load_shared_element(unsigned from, float) {
     return __uint_as_float(load_shared_word(from));
 }
@@ -291,6 +295,8 @@ class ShiftedReads {
     float values_[2][mod::ShiftedReads::kCount ? mod::ShiftedReads::kCount : 1];
     Reach reach_ = Reach::inside;
 };
+
+#endif
 
 using Shifts = Select<kReadsShifts, ShiftedReads, NoShiftedReads>;
 

@@ -8,6 +8,8 @@
 
 namespace sm90 {
 
+#ifdef FLEXC_HAS_SHIFTED_READS
+
 template <int kRead> struct ShiftedTile {
     using Read = mod::ShiftedRead<kRead>;
     using Element = typename Read::Element;
@@ -140,5 +142,7 @@ __device__ inline int bounded_distance(long long x) {
     return static_cast<int>(
         flexc_min(flexc_max(x, -static_cast<long long>(kAnyDistance)), kAnyDistance + 0ll));
 }
+
+#endif
 
 } // namespace sm90

@@ -7,6 +7,8 @@
 
 namespace sm90 {
 
+#ifdef FLEXC_HAS_TABLES
+
 // For tables whose indices are inside of the slice for every element.
 template <int kTable> struct NoCheckedIndices {
     static __device__ bool add_row(const mod::At&) { return true; }
@@ -107,5 +109,7 @@ template <> class IndicesFrom<mod::StagedTables::kCount> {
   public:
     template <typename Visit> static __device__ void visit(Visit) {}
 };
+
+#endif
 
 } // namespace sm90

@@ -18,6 +18,29 @@ namespace sm90 {
 // conditional: as inside, where some elements of an aligned tile use nothing of what is read.
 enum class TableSource { inside, checked, memory, exact, conditional };
 
+template <TableSource kValue> struct SourceOf {
+    static constexpr TableSource kSource = kValue;
+};
+
+// Whether slices hold entries in the units of products, in which the element's addend is then, too.
+constexpr bool kScalesTables =
+    LogitForm::kStartsWithBias && LogitForm::kStartsWithTables && mod::StagedTables::kAddendScales;
+
+struct NoTableReads {
+    __device__ NoTableReads(unsigned) {}
+    template <typename VisitRows> __device__ void find(VisitRows) {}
+    template <typename VisitKeys, typename VisitFirst>
+    __device__ void check_tile(VisitKeys, VisitFirst, bool) {}
+    template <typename Visit> __device__ void with_source(Visit visit) const {
+        visit(SourceOf<TableSource::memory>{});
+    }
+    template <typename Source> __device__ void load(Source, int) {}
+    __device__ const float* loaded(int) const { return nullptr; }
+    __device__ const unsigned* of_row(int) const { return nullptr; }
+};
+
+#ifdef FLEXC_HAS_TABLES
+
 // Returns whether each table's slice of a head has room in the words that are kept for it.
 __device__ inline bool tables_have_room(const mod::At& at) {
     bool have_room = true;
@@ -27,10 +50,6 @@ __device__ inline bool tables_have_room(const mod::At& at) {
     });
     return have_room;
 }
-
-template <TableSource kValue> struct SourceOf {
-    static constexpr TableSource kSource = kValue;
-};
 
 // For tables whose reads are always inside of the slices.
 struct IndicesInside {
@@ -98,23 +117,6 @@ class TablesMayFit {
 };
 using TableRoom = Select<mod::StagedTables::kHaveRoom, TablesFit, TablesMayFit>;
 
-// Whether slices hold entries in the units of products, in which the element's addend is then, too.
-constexpr bool kScalesTables =
-    LogitForm::kStartsWithBias && LogitForm::kStartsWithTables && mod::StagedTables::kAddendScales;
-
-struct NoTableReads {
-    __device__ NoTableReads(unsigned) {}
-    template <typename VisitRows> __device__ void find(VisitRows) {}
-    template <typename VisitKeys, typename VisitFirst>
-    __device__ void check_tile(VisitKeys, VisitFirst, bool) {}
-    template <typename Visit> __device__ void with_source(Visit visit) const {
-        visit(SourceOf<TableSource::memory>{});
-    }
-    template <typename Source> __device__ void load(Source, int) {}
-    __device__ const float* loaded(int) const { return nullptr; }
-    __device__ const unsigned* of_row(int) const { return nullptr; }
-};
-
 class TableReads {
   public:
     // memory: address of the tables in shared memory.
@@ -165,5 +167,7 @@ class TableReads {
     TableRoom room_;
     TableIndices indices_;
 };
+
+#endif
 
 } // namespace sm90

@@ -7,6 +7,8 @@
 
 namespace sm90 {
 
+#ifdef FLEXC_TABULATES
+
 __device__ inline float per_product(float factor) {
     return mod::kScoreForm.has_factor ? usable_factor(factor) : factor;
 }
@@ -41,5 +43,7 @@ __device__ inline void tabulate_keys(const KernelArguments& attention,
                 kRepeatsLast || entry.exists ? mod::TabulatedVectors::key_value(at, i) : 0;
     });
 }
+
+#endif
 
 } // namespace sm90

@@ -337,3 +337,41 @@ TEST_CASE("each product of Hopper's forward is one statement") {
     CHECK(count("wgmma.mma_async.sync.aligned.m64n80k16.f32.bf16.bf16 {%0, ") == 1);
     CHECK(has(text, "mov.b64 a, {%43, 8};")); // rows of the grid, after what there is otherwise
 }
+
+TEST_CASE("Hopper's forward names the features that it has, and no others") {
+    const auto features = [](const std::string& program, const ::sm90::ForwardSizes& sizes,
+                             plan::Decomposition::Of decomposed = plan::Decomposition::Of::plain) {
+        auto mod = test::lower_text(program, 64, 64, true);
+        REQUIRE(mod.has_value());
+        plan::KernelConfig config;
+        config.kind = plan::KernelKind::forward;
+        config.block = {.query_tile = 128, .key_tile = 128};
+        config.family = plan::sm90::kName;
+        config.schedule.emplace();
+        config.decomposition.of = decomposed;
+        config.of_family = plan::sm90::Forward{.sizes = sizes};
+        const std::string text = test::emitted(*mod, config);
+        std::string found;
+        constexpr std::string_view kDefine = "#define FLEXC_";
+        for (std::size_t at = 0; (at = text.find(kDefine, at)) != std::string::npos;) {
+            at += kDefine.size();
+            found += text.substr(at, text.find('\n', at) - at) + " ";
+        }
+        return found;
+    };
+    const std::string causal = "mask_mod = q_idx >= kv_idx\n";
+    CHECK(features(causal, {}).empty());
+    CHECK(features(causal, {.copies_keys = true}) == "COPIES_KEYS ");
+    CHECK(features("score_mod = score * 2.0 if q_idx % 3 == 0 else tanh(score)\n", {}).empty());
+    CHECK(features("score_mod = 5.0 * tanh(score / 5.0)\n", {}) == "IS_AFFINE ");
+    CHECK(features(causal, {.shifted_bytes = 2}) == "HAS_SHIFTED_READS ");
+    CHECK(features(causal, {.multiplies_slope = true}) == "HAS_OPERANDS ");
+    CHECK(features(causal, {.index_2d_rows = 1}).empty()); // the program adds nothing by rows
+    CHECK(features(causal, {.kind_columns = 16}) == "HAS_KEY_KINDS ");
+    CHECK(features(causal, {.table_words = 64}) == "HAS_TABLES ");
+    // Kinds of pairs have copies where other programs have tables.
+    CHECK(features(causal, {.pair_kinds = 8}) == "HAS_KEY_KINDS HAS_TABLES TABULATES ");
+    const std::string bias = "buffer bias: bf16[B, H, Q_LEN, KV_LEN]\n"
+                             "score_mod = score + bias[b, h, q_idx, kv_idx]\n";
+    CHECK(features(bias, {.bias_bytes = 2}) == "HAS_DENSE_BIAS IS_AFFINE ");
+}

@@ -19,6 +19,16 @@
 #define __noinline__
 #define __align__(bytes) __attribute__((aligned(bytes)))
 
+// Texts of tests name what features of Hopper's forward consist of, whatever the program has.
+#define FLEXC_COPIES_KEYS
+#define FLEXC_HAS_DENSE_BIAS
+#define FLEXC_HAS_KEY_KINDS
+#define FLEXC_HAS_OPERANDS
+#define FLEXC_HAS_SHIFTED_READS
+#define FLEXC_HAS_TABLES
+#define FLEXC_IS_AFFINE
+#define FLEXC_TABULATES
+
 using std::max;
 using std::min;
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <utility>
 
 #include "cuda/policy.h"
 #include "plan/arch/sm90/sm90.h"
@@ -112,6 +113,30 @@ std::string emit_form(const ::sm90::ScoreForm& form) {
     return constant.text() + "constexpr sm90::ScoreForm kScoreForm = score_form();\n";
 }
 
+// Emits macros of the features that the kernel has: headers leave out what others need, which the
+// compiler would parse for nothing. A class that is left out and needed is an error, as it is only
+// declared.
+std::string emit_features(const plan::sm90::Forward& forward, const ::sm90::ForwardSizes& sizes,
+                          const ::sm90::ScoreForm& form, bool has_score_mod) {
+    const bool has_key_kinds =
+        sizes.kind_columns != 0 || sizes.kind_copies != 0 || sizes.pair_kinds != 0;
+    const bool has_operands = sizes.index_2d_rows != 0 || sizes.multiplies_key_addend ||
+                              sizes.multiplies_slope || sizes.row_key_products != 0;
+    const std::pair<std::string_view, bool> features[] = {
+        {"COPIES_KEYS", sizes.copies_keys},
+        {"HAS_DENSE_BIAS", sizes.bias_bytes != 0},
+        {"HAS_KEY_KINDS", has_key_kinds},
+        {"HAS_OPERANDS", has_operands},
+        {"HAS_SHIFTED_READS", sizes.shifted_bytes != 0},
+        {"HAS_TABLES", sizes.table_words != 0 || sizes.pair_kinds != 0},
+        {"IS_AFFINE", has_score_mod && form.is_affine && !form.is_product},
+        {"TABULATES", forward.tabulates()}}; // the template has another entry point
+    std::string text;
+    for (const auto& [name, is_there] : features)
+        if (is_there) text += formatted("#define FLEXC_{}\n", name);
+    return text;
+}
+
 std::string emit_schedule(const plan::ForwardSchedule& schedule,
                           const plan::sm90::Forward& forward) {
     Policy policy("ForwardSchedule");
@@ -133,13 +158,12 @@ std::string emit_schedule(const plan::ForwardSchedule& schedule,
 std::string emit_forward_constants(const plan::KernelConfig& config, const passes::Mod& mod,
                                    const passes::ScoreParts& parts) {
     const plan::sm90::Forward& forward = *plan::sm90::forward_of(config);
-    std::string text = emit_sizes(sizes_of(forward, parts)) +
-                       emit_form(form_of(mod, parts, forward)) +
-                       formatted("constexpr int kKeyStep = {};\n", forward.key_step) +
-                       emit_schedule(*config.schedule, forward);
-    // A macro, because it decides whether the template has another entry point.
-    if (forward.tabulates()) text += "#define FLEXC_TABULATES\n";
-    return text;
+    const ::sm90::ForwardSizes sizes = sizes_of(forward, parts);
+    const ::sm90::ScoreForm form = form_of(mod, parts, forward);
+    return emit_sizes(sizes) + emit_form(form) +
+           formatted("constexpr int kKeyStep = {};\n", forward.key_step) +
+           emit_schedule(*config.schedule, forward) +
+           emit_features(forward, sizes, form, mod.program.graph[mod.score].op != ir::Op::score);
 }
 
 } // namespace flexc::cuda

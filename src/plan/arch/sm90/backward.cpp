@@ -69,7 +69,8 @@ bool suits(const KernelRequest& request, const FusedTile& tile) {
     //   and a compile takes up to a minute.
     // - Loops over the terms of sums, which take longer than products, have registers for more
     //   elements at once beside a shorter tile.
-    // - With a derivative of each score, P would fit in 16 bits only.
+    // - With a derivative of each score, P would fit in 16 bits only. One of each position that
+    //   takes long would be computed twice, and spills.
     // - Sums over distances would need registers that the warps beside the MMAs do not have.
     // - The text of a large program with long code for each element would be twice as long.
     // - What elements compute from values of queries would spill, and so would derivatives that
@@ -81,7 +82,7 @@ bool suits(const KernelRequest& request, const FusedTile& tile) {
     const bool has_sums = request.sums.count != 0 || request.gradients.by_terms;
     if (tile.query_tile == 2 * kRowBlock &&
         (request.head_dim > 64 || request.gradients.by_element || has_sums ||
-         request.derivative.uses_score || computes_from_rows ||
+         request.derivative.uses_score || request.derivative.is_costly || computes_from_rows ||
          request.gradients.partials_are_wide ||
          (request.work.is_large && writes_scores_once(request)) || request.gradients.by_distance ||
          request.gradients.by_table || request.gradients.grid_places > 0 ||
