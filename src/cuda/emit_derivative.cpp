@@ -58,7 +58,7 @@ std::string emit_score_derivative(const passes::Mod& mod, const plan::KernelConf
                                uses_score(gradient.partial);
                     }));
     policy.constant("kIsHiddenByMaskAlone",
-                    mod.is_line_of_row && !config.form.writes_scores_once &&
+                    mod.is_line_of_row && !config.form.has_long_scores &&
                         std::ranges::all_of(gradients, [&](const passes::ReadGradient& gradient) {
                             return gradient.is_line_of_row || mod.ranges.finite[gradient.partial];
                         }));

@@ -50,7 +50,7 @@ std::string emit_read_gradients(const SymbolTable& symbols, const plan::KernelCo
         has_sum(symbols.mod(), config, gradients, passes::GradientSum::distance) ||
             (config.kind != plan::KernelKind::delta && !terms_by_distance(symbols.mod()).empty()));
     policy.constant("kWeighted", weighted_gradient(config, gradients), -1);
-    policy.constant("kLeaveRoomForRows", config.storage.has_room_for_rows, true);
+    policy.constant("kStageRows", config.storage.stages_rows, true);
     if (!gradients.empty()) {
         policy.member(formatted("    static constexpr __device__ Sum sum_of(int i) {{\n"
                                 "        return {}Sum::element;\n    }}\n"

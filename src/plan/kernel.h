@@ -33,6 +33,8 @@ struct CodeForm {
     int saves_registers = 0; // each higher one needs fewer registers and is slower
     // One copy of the code for a tile's elements serves all kinds of tiles.
     bool writes_scores_once = false;
+    // That code is so long that tiles that hide nothing have no copy of their own either.
+    bool has_long_scores = false;
 };
 
 // Which of a program's decompositions of its score mod a kernel takes, see Program::decomposed().
@@ -70,7 +72,7 @@ struct BackwardStorage {
     int d_scores_stages = 2; // tiles of dS, where warps are specialized
     int bias_stages = 0;     // copied tiles of the dense bias
     int query_sums = 0;      // gradients by query for which the block's warps combine their sums
-    bool has_room_for_rows = true; // for what the program computes for each query of a tile
+    bool stages_rows = true; // what the program computes for each query of a tile
     bool stages_columns = false; // what is read by column of the 2-D key index TileSums::key_width
     bool stages_sums = false;    // sums by column of that index; MMAs sum a tile by it
     // Words for sums of tables or grids: for each warp that sums; in a generic backward, for each

@@ -154,6 +154,7 @@ struct ScoreDerivative {
     bool uses_score = false;
     bool is_costly = false;        // it does not, and each element computes much for it
     bool computes_rows = false;    // computes or reads some value for each query
+    bool reads_rows = false;       // reads some
     bool computes_columns = false; // and for each key
 };
 

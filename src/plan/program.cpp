@@ -33,6 +33,13 @@ bool computes_at(passes::Place place, const passes::Mod& mod,
     });
 }
 
+bool reads_at(passes::Place place, const passes::Mod& mod, const std::vector<ir::NodeId>& roots) {
+    const ir::Graph& graph = mod.program.graph;
+    return std::ranges::any_of(ir::reachable(graph, roots), [&](ir::NodeId id) {
+        return mod.place[id] == place && graph[id].op == ir::Op::read;
+    });
+}
+
 // Returns the bytes of an element of the dense bias that a fused backward copies; 0 for none.
 int backward_bias_bytes(const passes::Mod& mod) {
     // The warps that would copy it are busy with sums over diagonals.
@@ -170,6 +177,7 @@ KernelRequest Program::backward_request(KernelRequest request) const {
                               mod_.dependence[mod_.d_score].has(analysis::Dependence::score),
                           .is_costly = has_costly_derivative(mod_),
                           .computes_rows = computes_at(passes::Place::row, mod_, roots),
+                          .reads_rows = reads_at(passes::Place::row, mod_, roots),
                           .computes_columns = computes_at(passes::Place::column, mod_, roots)};
     return request;
 }

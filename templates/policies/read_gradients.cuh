@@ -28,8 +28,8 @@ struct ReadGradients {
     // The read whose gradient of each element is stored in tiles beside dS, for the warps that sum
     // tables or diagonals; -1 if they sum dS.
     static constexpr int kWeighted = -1;
-    // Whether these tiles leave shared memory for what the program computes for each query.
-    static constexpr bool kLeaveRoomForRows = true;
+    // Whether a warp may stage what the program computes for each query.
+    static constexpr bool kStageRows = true;
     static constexpr __device__ Sum sum_of(int) { return Sum::element; }
     // Whether the partial derivative of a read is finite for every element.
     static constexpr __device__ bool is_finite(int) { return false; }

@@ -39,7 +39,7 @@ constexpr __device__ BackwardShape shape_of_program() {
     // Terms are summed when the next tile's rows may have been staged.
     const bool has_warp = !kSumsInTile || (!shape.shares_keys() && mod::KeyIndex2d::kWidth == 0);
     const bool stages_rows = !__is_empty(mod::Row) && kRowBytes <= shape.most_row_bytes() &&
-                             has_warp && mod::ReadGradients::kLeaveRoomForRows &&
+                             has_warp && mod::ReadGradients::kStageRows &&
                              !mod::TermSums::kExist;
     shape.row_bytes = stages_rows ? kRowBytes : 0;
     shape.key_width = kKeyWidth;

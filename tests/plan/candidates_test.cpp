@@ -459,10 +459,10 @@ TEST_CASE("a large program with much for each element has short tiles, which may
     request.kind = KernelKind::backward_fused;
     request.work.copied_instructions = 100;
     CHECK(first(request).block.query_tile == 128);
-    CHECK_FALSE(first(request).form.writes_scores_once);
+    CHECK_FALSE(first(request).form.has_long_scores);
     request.work.is_large = true;
     CHECK(first(request).block.query_tile == 64);
-    CHECK(first(request).form.writes_scores_once);
+    CHECK(first(request).form.has_long_scores);
     CHECK(first(request).spills.tolerated == 64);
 }
 

@@ -90,7 +90,7 @@ KernelConfig key_kernel(const KernelRequest& request, const BlockShape& shape,
     config.block = shape;
     const int term_words = term_words_of(request, shape, table_words);
     config.block.shared_bytes = key_kernel_bytes(request, shape, table_words, term_words);
-    config.form = {saves_registers, request.work.reads_much()};
+    config.form = {saves_registers, request.work.reads_much(), request.work.reads_much()};
     config.has_block_mask = request.mask.has_block_mask;
     config.sums.sums_few_entries = table_words > 0;
     config.storage.table_words = table_words;
@@ -121,7 +121,7 @@ std::vector<KernelConfig> short_key_candidates(const KernelRequest& request) {
     KernelConfig config = key_kernel(request, shape, 0);
     config.template_path = "backward_short.cu";
     config.entry = "flexc_backward_short";
-    config.form.writes_scores_once = false;
+    config.form.writes_scores_once = config.form.has_long_scores = false;
     config.sums = kNoTileSums;
     config.sums.sums_batches = true;
     config.storage = {};
@@ -201,7 +201,7 @@ KernelConfig query_kernel(const KernelRequest& request) {
     config.entry = "flexc_backward_query";
     config.block = chosen;
     config.block.shared_bytes = query_kernel_bytes(request, chosen);
-    config.form.writes_scores_once = request.work.reads_much();
+    config.form.writes_scores_once = config.form.has_long_scores = request.work.reads_much();
     config.has_block_mask = request.mask.has_block_mask;
     config.reason = "dq of a tile of queries, in a fixed order";
     return config;

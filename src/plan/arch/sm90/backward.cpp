@@ -34,7 +34,7 @@ bool has_narrow_heads(const KernelRequest& request) {
 // Whether the code for elements is too long to be emitted for each kind of tile: compilers take
 // more than linear time for it, and spill more. The limit is lower with a block mask, which leaves
 // fewer registers.
-bool writes_scores_once(const KernelRequest& request) {
+bool has_long_scores(const KernelRequest& request) {
     // In instructions. The library's mods with this kernel have fewer.
     constexpr int kMost = 140, kMostWhereShort = 60;
     const bool is_short =
@@ -45,6 +45,15 @@ bool writes_scores_once(const KernelRequest& request) {
         !has_narrow_heads(request))
         return true;
     return request.work.copied_instructions > (is_short ? kMostWhereShort : kMost);
+}
+
+// Whether warpgroups share one copy of the code for a tile, instead of one for each turn at dq and,
+// with a band, for tiles in which it hides keys: these would not stay in the instruction cache. The
+// address of a dense bias that is copied counts as instructions that no element has.
+bool writes_scores_once(const KernelRequest& request) {
+    constexpr int kMost = 8; // instructions of an element, in all copies
+    return (request.work.copied_instructions > kMost && request.bias.bytes == 0) ||
+           has_long_scores(request);
 }
 
 // Returns how many elements have their sums computed at once. Where gradients of terms are summed,
@@ -84,7 +93,7 @@ bool suits(const KernelRequest& request, const FusedTile& tile) {
         (request.head_dim > 64 || request.gradients.by_element || has_sums ||
          request.derivative.uses_score || request.derivative.is_costly || computes_from_rows ||
          request.gradients.partials_are_wide ||
-         (request.work.is_large && writes_scores_once(request)) || request.gradients.by_distance ||
+         (request.work.is_large && has_long_scores(request)) || request.gradients.by_distance ||
          request.gradients.by_table || request.gradients.grid_places > 0 ||
          request.gradients.by_shift || request.gradients.weighs_distances))
         return false;
@@ -126,9 +135,10 @@ std::optional<FusedTile> bias_tile_of(const KernelRequest& request) {
 std::optional<FusedTile> fitting_tile(const KernelRequest& request, FusedTile tile) {
     const bool is_weighted = shape_of(request, tile).has_weighted_tile;
     for (const int stages : {2, 1})
-        for (const bool has_room_for_rows : {true, false}) {
+        for (const bool stages_rows : {true, false}) {
+            if (stages_rows && is_weighted && !request.derivative.reads_rows) continue;
             tile.storage.d_scores_stages = stages;
-            tile.storage.has_room_for_rows = has_room_for_rows;
+            tile.storage.stages_rows = stages_rows;
             if (fits(request, shape_of(request, tile))) return tile;
             if (!is_weighted) return std::nullopt;
         }
@@ -385,13 +395,18 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
                     .shared_bytes = shape.is_persistent ? shared_memory_limit(request.arch)
                                                         : backward_layout(shape).end,
                     .is_persistent = shape.is_persistent};
-    config.form = {static_cast<int>(tile.form), !shares && writes_scores_once(request)};
+    config.form = {static_cast<int>(tile.form), !shares && writes_scores_once(request),
+                   !shares && has_long_scores(request)};
     config.gradients_are_alone = request.gradients.are_alone;
     config.sums = tile.sums;
     config.sums.key_width = shape.key_width;
     config.sums.sums_shifts = request.gradients.by_shift;
     config.storage = tile.storage;
     config.storage.query_sums = shape.query_sums;
+    // Where others sum tiles, the warp that loads queries stages rows: only what is read for them,
+    // as elements compute the rest as fast.
+    if (shape.sums_tile && !shares && shape.key_width == 0 && !request.derivative.reads_rows)
+        config.storage.stages_rows = false;
     config.sum_elements = elements_at_once(request, tile);
     config.has_block_mask = request.mask.has_block_mask;
     config.spills = spill_limits(request, all, at, config);

@@ -52,7 +52,7 @@ class Limits {
             // The computation of an element takes far longer.
             {request_.work.is_long && !is_last(), kSpillsOfLong},
             // It takes longer, and forms seldom help.
-            {request_.work.is_large && config_.form.writes_scores_once, 64},
+            {request_.work.is_large && config_.form.has_long_scores, 64},
             // Warps that sum tables or shifted reads spill, which no form avoids.
             {is_first_form && (tile_.sums_tables() || tile_.sums.weighs_distances), 128},
             {is_first_form && request_.gradients.by_shift, 160},

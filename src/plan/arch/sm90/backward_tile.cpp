@@ -45,7 +45,7 @@ BackwardShape shape_of(const KernelRequest& request, const FusedTile& tile) {
     shape.has_weighted_tile =
         tile.sums.weighs_distances || (request.gradients.weighs_tables && storage.table_words > 0);
     shape.term_words = storage.term_words;
-    shape.row_bytes = storage.has_room_for_rows ? shape.most_row_bytes() : 0;
+    shape.row_bytes = storage.stages_rows ? shape.most_row_bytes() : 0;
     shape.key_width = index_2d.width;
     shape.row_reads = index_2d.by_row;
     shape.column_reads = storage.stages_columns ? index_2d.by_column : 0;
