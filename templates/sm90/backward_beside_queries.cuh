@@ -1,5 +1,5 @@
-// What the warp that loads tiles of queries and d_out stages beside them: a class for each, with one
-// interface, for one head and tile of keys.
+// What the warp that loads tiles of queries and d_out stages beside them: a class for each, with
+// one interface, for one head and tile of keys.
 #pragma once
 
 #include "common/select.h"

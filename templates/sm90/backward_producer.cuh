@@ -12,8 +12,9 @@
 
 namespace sm90 {
 
-// Called by one thread, or where values are staged beside queries by its whole warp: loads queries with their
-// statistics and d_out for every tile, and keys and values once, unless another thread does.
+// Called by one thread, or where values are staged beside queries by its whole warp: loads queries
+// with their statistics and d_out for every tile, and keys and values once, unless another thread
+// does.
 __device__ inline void load_tiles(const AttentionArguments& attention,
                                   const mod::Arguments& arguments, const BackwardTensorMaps& maps,
                                   Shared shared, const KeyTile& keys, int& step) {

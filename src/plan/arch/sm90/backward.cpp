@@ -52,8 +52,8 @@ bool has_long_scores(const KernelRequest& request) {
 // address of a dense bias that is copied counts as instructions that no element has.
 bool writes_scores_once(const KernelRequest& request) {
     constexpr int kMost = 8; // instructions of an element, in all copies
-    return (request.work.copied_instructions > kMost && request.bias.bytes == 0) ||
-           has_long_scores(request);
+    const bool computes = request.has_score_mod && request.bias.bytes == 0;
+    return (computes && request.work.copied_instructions > kMost) || has_long_scores(request);
 }
 
 // Returns how many elements have their sums computed at once. Where gradients of terms are summed,
