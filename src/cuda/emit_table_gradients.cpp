@@ -205,17 +205,16 @@ std::string emit_table_gradients(const SymbolTable& symbols, const plan::KernelC
     int count = 0, of_kinds = -1, weighted_partial = -1;
     std::map<std::size_t, int> numbers;                            // of tables, by gradient
     std::vector<std::pair<std::size_t, std::size_t>> of_same_sums; // a gradient and the first
+    const std::vector<std::size_t> first_of = passes::first_of_same_sums(symbols.mod(), gradients);
     for (std::size_t i = 0; i < gradients.size(); ++i) {
         const passes::ReadGradient& gradient = gradients[i];
         if (passes::gradient_sum(symbols.mod(), gradient, config.sums) !=
             passes::GradientSum::table)
             continue;
-        if (config.sums.sums_few_entries)
-            if (const std::size_t first = passes::first_of_same_sums(symbols.mod(), gradients, i);
-                first != i) {
-                of_same_sums.emplace_back(i, first);
-                continue;
-            }
+        if (config.sums.sums_few_entries && first_of[i] != i) {
+            of_same_sums.emplace_back(i, first_of[i]);
+            continue;
+        }
         numbers[i] = count;
         if (gradient.read == passes::read_by_kinds(symbols.mod())) of_kinds = count;
         if (config.sums.sums_few_entries && gradient.is_weighted) {

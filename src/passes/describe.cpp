@@ -120,27 +120,31 @@ Summing summing(const Mod& mod, std::span<const Mod> kernels, NodeId read) {
     return {mod, ""};
 }
 
-// Whether a generic backward sums several gradients by the entries of this one at once.
-bool shares_sums(const Mod& mod, const ReadGradient& gradient) {
+// Returns the reads of whose entries a generic backward sums several gradients at once.
+std::vector<NodeId> sharing_sums(const Mod& mod) {
     const std::vector<ReadGradient> gradients = summed_by_entries(mod);
-    const auto at = static_cast<std::size_t>(
-        std::ranges::find(gradients, gradient.read, &ReadGradient::read) - gradients.begin());
-    const std::size_t first = first_of_same_sums(mod, gradients, at);
-    std::size_t count = 0;
+    const std::vector<std::size_t> first_of = first_of_same_sums(mod, gradients);
+    std::vector<int> counts(gradients.size());
+    for (const std::size_t first : first_of)
+        ++counts[first];
+    std::vector<NodeId> reads;
     for (std::size_t i = 0; i < gradients.size(); ++i)
-        count += first_of_same_sums(mod, gradients, i) == first;
-    return count > 1;
+        if (counts[first_of[i]] > 1) reads.push_back(gradients[i].read);
+    return reads;
 }
 
 // Describes how a generic backward sums it.
-std::string describe_generic_sum(const Mod& mod, const ReadGradient& gradient) {
+std::string describe_generic_sum(const Mod& mod, std::span<const NodeId> sharing,
+                                 const ReadGradient& gradient) {
     if (gradient.entry_sum != EntrySum::none)
         return formatted("in a copy of what a tile meets on chip, once for an entry, head and tile "
                          "of keys{}{}, where there is room",
                          gradient.entry_sum == EntrySum::weighted
                              ? ", from a tile of its elements beside that of dS"
                              : "",
-                         shares_sums(mod, gradient) ? ", for all tables of these entries" : "");
+                         std::ranges::count(sharing, gradient.read) != 0
+                             ? ", for all tables of these entries"
+                             : "");
     switch (mod.place[gradient.read]) {
     case Place::launch:
     case Place::head: return std::string(description(gradient, GradientSum::head));
@@ -191,17 +195,18 @@ std::string describe_sum_of_terms(const Mod& whole, std::span<const Mod> kernels
 
 // Describes how the gradient of what elements read is summed.
 std::string describe_sums(const Mod& mod, std::span<const Mod> kernels,
-                          const ReadGradient& gradient) {
+                          std::span<const NodeId> sharing, const ReadGradient& gradient) {
     const Summing by = summing(mod, kernels, gradient.read);
     return formatted("in a warp-specialized fused backward {}{}; in a generic one {}; of short "
                      "sequences {}",
                      describe_sum(by.mod, *gradient_of(by.mod.gradients, gradient.read)), by.kernel,
-                     describe_generic_sum(mod, gradient), describe_short_sum(mod, gradient));
+                     describe_generic_sum(mod, sharing, gradient),
+                     describe_short_sum(mod, gradient));
 }
 
 std::string describe_read(const Mod& mod, std::span<const Mod> kernels,
-                          const std::vector<ShiftedRead>& shifted, const KeyKinds& kinds,
-                          NodeId read) {
+                          std::span<const NodeId> sharing, const std::vector<ShiftedRead>& shifted,
+                          const KeyKinds& kinds, NodeId read) {
     std::string text = formula(mod.program, read) + ": uses " +
                        analysis::describe(mod.dependence[read]) + "; computed per " +
                        std::string(name(mod.place[read])) + pattern(mod, read) + "; " +
@@ -238,10 +243,10 @@ std::string describe_read(const Mod& mod, std::span<const Mod> kernels,
     if (const CapturedRead* captured = captured_read(mod, read))
         text += describe_class(mod, *captured);
     if (const ReadGradient* gradient = gradient_of(mod.gradients, read))
-        text +=
-            formatted("  gradient: {}; {}\n", summed_over(mod, read),
-                      mod.counters[read] != ir::kNoNode ? describe_sum_of_terms(mod, kernels, read)
-                                                        : describe_sums(mod, kernels, *gradient));
+        text += formatted("  gradient: {}; {}\n", summed_over(mod, read),
+                          mod.counters[read] != ir::kNoNode
+                              ? describe_sum_of_terms(mod, kernels, read)
+                              : describe_sums(mod, kernels, sharing, *gradient));
     if (gradient_of(mod.sink_gradients, read) != nullptr)
         text += "  gradient of the sink: once for each row, before the other gradients\n";
     return text;
@@ -341,9 +346,10 @@ std::string describe_dependence(const Mod& mod, std::span<const Mod> kernels) {
                                                  ? stage_shifts(with_shifts, {mod.score})
                                                  : std::vector<ShiftedRead>{};
     const KeyKinds kinds = kinds_of(mod);
+    const std::vector<NodeId> sharing = sharing_sums(mod);
     for (NodeId id : mod.order)
         if (mod.program.graph[id].op == Op::read)
-            text += describe_read(mod, kernels, shifted, kinds, id);
+            text += describe_read(mod, kernels, sharing, shifted, kinds, id);
     return text;
 }
 

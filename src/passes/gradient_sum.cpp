@@ -202,10 +202,10 @@ std::string_view why_not_batches(const Mod& mod) {
 
 int count_few_entries(const Mod& mod) {
     const std::vector<ReadGradient> gradients = summed_by_entries(mod);
+    const std::vector<std::size_t> first_of = first_of_same_sums(mod, gradients);
     int sums = 0;
     for (std::size_t i = 0; i < gradients.size(); ++i)
-        sums +=
-            gradients[i].entry_sum != EntrySum::none && first_of_same_sums(mod, gradients, i) == i;
+        sums += gradients[i].entry_sum != EntrySum::none && first_of[i] == i;
     return sums;
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -139,22 +140,18 @@ bool has_slice(const Mod& mod, NodeId read) {
     return true;
 }
 
-// Whether both have the same entries, to which elements add the same but for a factor.
-bool have_same_sums(const Mod& mod, const ReadGradient& a, const ReadGradient& b) {
-    if (a.entry_sum != b.entry_sum) return false;
-    if (a.read == b.read) return true;
-    const std::vector<std::uint32_t> dims_of_a = varying_dims(mod, a.read),
-                                     dims_of_b = varying_dims(mod, b.read);
-    const auto is_same = [&](std::uint32_t of_a, std::uint32_t of_b) {
-        const ir::Graph& graph = mod.program.graph;
-        const ir::Dim& extent = mod.program.buffer_of(a.read).dims[of_a];
-        const ir::Dim& other = mod.program.buffer_of(b.read).dims[of_b];
-        return graph[a.read].operands[of_a] == graph[b.read].operands[of_b] &&
-               extent.constant == other.constant && extent.size == other.size;
-    };
-    return std::ranges::equal(dims_of_a, dims_of_b, is_same) &&
-           table_choice(mod, a) == table_choice(mod, b) && has_slice(mod, a.read) &&
-           has_slice(mod, b.read);
+// What gradients with the same sums have in common: the entries, and what elements add to these but
+// for a factor. Nothing if the gradient shares its sums with no other.
+std::vector<std::int64_t> key_of_sums(const Mod& mod, const ReadGradient& gradient) {
+    if (!has_slice(mod, gradient.read)) return {};
+    std::vector<std::int64_t> key = {static_cast<std::int64_t>(gradient.entry_sum),
+                                     table_choice(mod, gradient)};
+    for (const std::uint32_t at : varying_dims(mod, gradient.read)) {
+        const ir::Dim& extent = mod.program.buffer_of(gradient.read).dims[at];
+        const NodeId index = mod.program.graph[gradient.read].operands[at];
+        key.insert(key.end(), {index, extent.constant, extent.size});
+    }
+    return key;
 }
 
 void find_separable(Mod& mod) { find_separable(mod, mod.gradients, &ReadGradient::is_of_table); }
@@ -252,12 +249,15 @@ std::vector<ReadGradient> summed_by_entries(const Mod& mod) {
     return gradients;
 }
 
-std::size_t first_of_same_sums(const Mod& mod, const std::vector<ReadGradient>& gradients,
-                               std::size_t at) {
-    const auto same = [&](const ReadGradient& first) {
-        return have_same_sums(mod, first, gradients[at]);
-    };
-    return static_cast<std::size_t>(std::ranges::find_if(gradients, same) - gradients.begin());
+std::vector<std::size_t> first_of_same_sums(const Mod& mod,
+                                            const std::vector<ReadGradient>& gradients) {
+    std::map<std::vector<std::int64_t>, std::size_t> firsts;
+    std::vector<std::size_t> first_of;
+    for (std::size_t i = 0; i < gradients.size(); ++i) {
+        const std::vector<std::int64_t> key = key_of_sums(mod, gradients[i]);
+        first_of.push_back(key.empty() ? i : firsts.emplace(key, i).first->second);
+    }
+    return first_of;
 }
 
 double table_factor(const Mod& mod, const ReadGradient& gradient) {

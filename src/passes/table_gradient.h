@@ -27,10 +27,10 @@ void find_weighted_gradients(Mod& mod);
 // The mod's gradients as a generic kernel sums those that have an entry_sum: what elements add, and
 // by what sums are multiplied, may be something else where another kernel sums diagonals.
 std::vector<ReadGradient> summed_by_entries(const Mod& mod);
-// Of these, the first whose sums are those of gradients[at]: tables that elements read by the same
+// For each of these, the first that has the same sums: tables that elements read by the same
 // indices, and add the same to, share sums of dS, which each multiplies by a factor of its own.
-std::size_t first_of_same_sums(const Mod& mod, const std::vector<ReadGradient>& gradients,
-                               std::size_t at);
+std::vector<std::size_t> first_of_same_sums(const Mod& mod,
+                                            const std::vector<ReadGradient>& gradients);
 // The number by which the elements' dS is multiplied, or that number or 0, if the program's text
 // has one: -0.5 for `score - t[...] * 0.5`.
 std::optional<double> constant_factor(const Mod& mod, const ReadGradient& gradient);

@@ -39,6 +39,10 @@ struct Outcome {
     bool visible; float score, sink; long long low, high;
     float joint_score, d_score, partial[64];
 };
+template <typename Joint> auto carried_of(const Joint& joint, int) -> decltype(&joint.carried[0]) {
+    return joint.carried;
+}
+template <typename Joint> const float* carried_of(const Joint&, long) { return nullptr; }
 )";
 
 // Calls every function of a mod as a kernel does.
@@ -75,11 +79,20 @@ constexpr std::string_view kBackwardBody = R"(
         float of_row[mod::RowGradients::kCount + 1] = {};
         float of_column[mod::ColumnGradients::kCount + 1] = {};
         mod::RowGradients::sum(both, p->d_modified, of_row);
+        mod::RowGradients::sum_ends(at, both, p->d_modified, of_row);
         mod::RowGradients::flush(at, of_row);
         mod::ColumnGradients::sum(both, p->d_modified, of_column);
+        mod::ColumnGradients::sum_ends(at, both, p->d_modified, of_column);
         mod::ColumnGradients::flush(at, of_column);
-        mod::LoopedGradients::visit(at, both, p->d_modified, [](mod::Line, auto* to, float term) {
-            if (to != nullptr) flexc_accumulate(to, term);
+        mod::TermSums::visit([&](auto terms) {
+            using Terms = decltype(terms);
+            for (auto i = Terms::first(at); i < Terms::end(at); ++i) {
+                const auto parts = Terms::parts(at, carried_of(both, 0), i);
+                for (int read = 0; read < Terms::kReads; ++read)
+                    if (auto* const to = Terms::address(at, read, i))
+                        flexc_accumulate(to, parts.of[read] * p->d_modified *
+                                                 Terms::factor(at, read, i));
+            }
         });
     }
     flush_gradients(arguments, launch, head, p->b, p->h, p->h_kv, sums);)";

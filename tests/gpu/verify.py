@@ -69,7 +69,7 @@ API_SECTIONS = [
     ("sums", "specialized", True, False,
      ["-ts=hopper", "-sf=*/hopper_terms_test.cpp,*/hopper_gradient_passes_test.cpp,*/hopper_sums_test.cpp"]),
     ("biases", "specialized", True, False,
-     ["-ts=hopper,dense_bias", "-sf=*/hopper_bias_test.cpp,*/dense_bias_test.cpp"]),
+     ["-ts=hopper,dense_bias", "-sf=*/hopper_bias_test.cpp,*/dense_bias_test.cpp,*/hopper_inside_test.cpp"]),
     ("graphs", "specialized", True, False, ["-ts=hopper", "-sf=*/capture_test.cpp"]),
     ("graphs-requests", "generic", False, False, ["-tse=hopper", "-sf=*/capture_test.cpp"]),
     ("short", "automatic", False, False, ["-tse=hopper", "-sf=*/short_sequences_test.cpp"]),
