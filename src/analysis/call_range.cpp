@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "analysis/interval.h"
 
@@ -30,14 +31,13 @@ bool is_arithmetic(const ir::Node& node) {
 
 class CallRanges {
   public:
-    CallRanges(const ir::Program& program, const CallValues& values)
-        : program_(program), values_(values) {}
-
-    Interval of(NodeId root) {
-        for (const NodeId id : ir::reachable(program_.graph, std::span(&root, 1)))
-            if (!known_.contains(id)) known_[id] = found(program_.graph[id]);
-        return known_.at(root);
+    CallRanges(const ir::Program& program, std::span<const NodeId> roots, const CallValues& values)
+        : values_(values) {
+        for (const NodeId id : ir::reachable(program.graph, roots))
+            known_[id] = found(program.graph[id]);
     }
+
+    Interval of(NodeId root) const { return known_.at(root); }
     Interval of(const ir::Dim& dim) const {
         const std::int64_t extent = dim.is_constant() ? dim.constant : values_.sizes[dim.size];
         return {extent, extent};
@@ -64,7 +64,6 @@ class CallRanges {
         return transfer(node.op, operands);
     }
 
-    const ir::Program& program_;
     const CallValues& values_;
     std::unordered_map<NodeId, Interval> known_;
 };
@@ -72,29 +71,40 @@ class CallRanges {
 } // namespace
 
 bool is_known_to_calls(const ir::Graph& graph, NodeId id) {
-    std::vector<NodeId> seen = {id};
-    for (std::size_t next = 0; next < seen.size(); ++next) {
-        const ir::Node& node = graph[seen[next]];
+    std::unordered_set<NodeId> seen;
+    std::vector<NodeId> left = {id};
+    while (!left.empty()) {
+        const NodeId next = left.back();
+        left.pop_back();
+        if (!seen.insert(next).second) continue;
+        const ir::Node& node = graph[next];
         if (node.type != ir::Type::integer) continue; // a condition bounds nothing
         if (is_position(node.op) || node.op == Op::const_int || node.op == Op::size ||
             node.op == Op::param)
             continue;
         if (!is_arithmetic(node)) return false;
-        for (const NodeId operand : node.operands)
-            if (std::ranges::find(seen, operand) == seen.end()) seen.push_back(operand);
+        left.insert(left.end(), node.operands.begin(), node.operands.end());
     }
     return true;
 }
 
-bool is_inside(const ir::Program& program, NodeId read, const CallValues& values) {
-    const ir::Node& node = program.graph[read];
-    CallRanges ranges(program, values);
-    for (std::size_t i = 0; i < node.operands.size(); ++i) {
-        const Interval index = ranges.of(node.operands[i]);
-        const Interval extent = ranges.of(program.buffers[node.symbol].dims[i]);
-        if (index.low < 0 || index.high >= extent.low) return false;
+bool are_inside(const ir::Program& program, std::span<const NodeId> reads,
+                const CallValues& values) {
+    std::vector<NodeId> indices;
+    for (const NodeId read : reads) {
+        const ir::Node& node = program.graph[read];
+        indices.insert(indices.end(), node.operands.begin(), node.operands.end());
     }
-    return true;
+    const CallRanges ranges(program, indices, values);
+    return std::ranges::all_of(reads, [&](NodeId read) {
+        const ir::Node& node = program.graph[read];
+        for (std::size_t i = 0; i < node.operands.size(); ++i) {
+            const Interval index = ranges.of(node.operands[i]);
+            const Interval extent = ranges.of(program.buffers[node.symbol].dims[i]);
+            if (index.low < 0 || index.high >= extent.low) return false;
+        }
+        return true;
+    });
 }
 
 } // namespace flexc::analysis

@@ -20,8 +20,9 @@ struct CallValues {
 // Whether an integer is made of positions, sizes and params alone.
 bool is_known_to_calls(const ir::Graph& graph, ir::NodeId id);
 
-// Whether every index of a read is inside its buffer for all elements of the call. Indices that are
-// made of more are taken to be outside.
-bool is_inside(const ir::Program& program, ir::NodeId read, const CallValues& values);
+// Whether every index of these reads is inside its buffer for all elements of the call. Indices
+// that are made of more are taken to be outside.
+bool are_inside(const ir::Program& program, std::span<const ir::NodeId> reads,
+                const CallValues& values);
 
 } // namespace flexc::analysis

@@ -110,10 +110,7 @@ void find_inside(const KernelState& kernel, PlanState& plan) {
                 return dims[dim].is_constant() || plan.extent(dims[dim]) <= passes::kMostBoundKinds;
             });
         };
-        plan.is_inside = std::ranges::all_of(mod.inside_reads,
-                                             [&](ir::NodeId read) {
-                                                 return analysis::is_inside(program, read, values);
-                                             }) &&
+        plan.is_inside = analysis::are_inside(program, mod.inside_reads, values) &&
                          std::ranges::all_of(mod.few_kinds, has_few_kinds);
     }
 }

@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -75,14 +76,14 @@ TEST_CASE("indices that a call says are inside are inside at each of its element
             const auto positions = [](std::int64_t count) {
                 return analysis::Interval{0, count - 1};
             };
-            const bool is_inside = analysis::is_inside(one.program, one.read,
-                                                       {.b = positions(at.sizes[0]),
-                                                        .h = positions(heads),
-                                                        .h_kv = positions(heads / group),
-                                                        .q = positions(queries),
-                                                        .kv = positions(keys),
-                                                        .sizes = at.sizes,
-                                                        .params = {{n, n}}});
+            const bool is_inside = analysis::are_inside(one.program, std::span(&one.read, 1),
+                                                        {.b = positions(at.sizes[0]),
+                                                         .h = positions(heads),
+                                                         .h_kv = positions(heads / group),
+                                                         .q = positions(queries),
+                                                         .kv = positions(keys),
+                                                         .sizes = at.sizes,
+                                                         .params = {{n, n}}});
             bool are_all = true;
             for (at.b = 0; at.b < at.sizes[0]; ++at.b)
                 for (at.h = 0; at.h < heads; ++at.h)
@@ -110,14 +111,14 @@ TEST_CASE("what a caller stores, scores and reals bound no index of a call") {
         CHECK_FALSE(analysis::is_known_to_calls(one.program.graph,
                                                 one.program.graph[one.read].operands[0]));
         const std::vector<std::int64_t> sizes = {1, 1, 1, 1, 1, 64, 64, 1000000};
-        CHECK_FALSE(analysis::is_inside(one.program, one.read,
-                                        {.b = {0, 0},
-                                         .h = {0, 0},
-                                         .h_kv = {0, 0},
-                                         .q = {0, 0},
-                                         .kv = {0, 0},
-                                         .sizes = sizes,
-                                         .params = {{0, 0}}}));
+        CHECK_FALSE(analysis::are_inside(one.program, std::span(&one.read, 1),
+                                         {.b = {0, 0},
+                                          .h = {0, 0},
+                                          .h_kv = {0, 0},
+                                          .q = {0, 0},
+                                          .kv = {0, 0},
+                                          .sizes = sizes,
+                                          .params = {{0, 0}}}));
     }
 }
 
@@ -125,14 +126,14 @@ TEST_CASE("an index of a call that wraps is not inside") {
     const OneRead one = read_at("(q_idx + n) * 4611686018427387904");
     const std::vector<std::int64_t> sizes = {1, 1, 1, 8, 8, 64, 64, 1000};
     const auto with = [&](std::int64_t n) {
-        return analysis::is_inside(one.program, one.read,
-                                   {.b = {0, 0},
-                                    .h = {0, 0},
-                                    .h_kv = {0, 0},
-                                    .q = {0, 7},
-                                    .kv = {0, 7},
-                                    .sizes = sizes,
-                                    .params = {{n, n}}});
+        return analysis::are_inside(one.program, std::span(&one.read, 1),
+                                    {.b = {0, 0},
+                                     .h = {0, 0},
+                                     .h_kv = {0, 0},
+                                     .q = {0, 7},
+                                     .kv = {0, 7},
+                                     .sizes = sizes,
+                                     .params = {{n, n}}});
     };
     CHECK_FALSE(with(0));
     CHECK_FALSE(with(4));

@@ -104,9 +104,7 @@ bool is_inside(const passes::Mod& mod, const ::sm90::KernelArguments& attention,
                                       .kv = positions(attention.kv_offset, attention.kv_len),
                                       .sizes = at.sizes,
                                       .params = {}};
-    return std::ranges::all_of(mod.inside_reads, [&](ir::NodeId read) {
-        return analysis::is_inside(mod.program, read, values);
-    });
+    return analysis::are_inside(mod.program, mod.inside_reads, values);
 }
 
 void check(const std::string& text, int reads, bool are_apart, int head_dim, std::mt19937& random) {

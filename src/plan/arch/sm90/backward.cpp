@@ -133,14 +133,13 @@ std::optional<FusedTile> bias_tile_of(const KernelRequest& request) {
 // Returns the tile if there is room for it. Beside tiles of weighted gradients, which have two
 // stages, values of rows are not staged or dS has one stage where that makes room.
 std::optional<FusedTile> fitting_tile(const KernelRequest& request, FusedTile tile) {
-    const bool is_weighted = shape_of(request, tile).has_weighted_tile;
+    const BackwardShape shape = shape_of(request, tile);
+    if (!shape.has_weighted_tile) return fits(request, shape) ? std::optional(tile) : std::nullopt;
     for (const int stages : {2, 1})
-        for (const bool stages_rows : {true, false}) {
-            if (stages_rows && is_weighted && !request.derivative.reads_rows) continue;
+        for (const bool stages_rows : {request.derivative.reads_rows, false}) {
             tile.storage.d_scores_stages = stages;
             tile.storage.stages_rows = stages_rows;
             if (fits(request, shape_of(request, tile))) return tile;
-            if (!is_weighted) return std::nullopt;
         }
     return std::nullopt;
 }
