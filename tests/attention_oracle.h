@@ -1,5 +1,5 @@
-// Attention by its definition, in double, with scores and derivatives of the tape: slow, and shares
-// no code with any backend or pass.
+// Attention by its definition, in double, with masks, scores and derivatives of the tape: shares no
+// code with any backend or pass.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,7 @@
 
 #include "ir/interp.h"
 #include "ir/program.h"
+#include "threads.h"
 
 namespace flexc::test {
 
@@ -20,6 +21,7 @@ struct Problem {
     std::int64_t head_offset = 0, kv_head_offset = 0;
     std::int64_t request = 0, q_row = 0, kv_row = 0; // of ragged tensors, of a batch of one
     double scale = 1;
+    bool backward = true;               // else gradients stay 0
     bool rounds_scores = false;         // modified scores to f32, as kernels hold them
     std::vector<double> q, k, v, d_out; // [B, H, S, D], row-major
     std::vector<double> d_lse;          // empty: none
@@ -42,6 +44,8 @@ struct Answer {
     double margin = std::numeric_limits<double>::infinity();
 };
 
-Answer attention_oracle(const ir::Program& program, const Problem& problem);
+// The same bits for any number of threads.
+Answer attention_oracle(const ir::Program& program, const Problem& problem,
+                        int threads = all_processors());
 
 } // namespace flexc::test

@@ -167,6 +167,7 @@ Comparison compare_one_draw(const Kernel& kernel, const ir::Program& program, co
               .scale = one.scale != 0
                            ? one.scale
                            : static_cast<float>(1 / std::sqrt(static_cast<double>(one.head_dim))),
+              .backward = one.backward,
               .rounds_scores = one.large_scores};
     const std::int64_t q_rows = p.batch * p.heads * p.q_len;
     const std::int64_t kv_rows = p.batch * p.kv_heads * p.kv_len;

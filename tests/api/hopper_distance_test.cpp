@@ -3,7 +3,6 @@
 #include <doctest/doctest.h>
 
 #include <array>
-#include <random>
 #include <string>
 #include <utility>
 
@@ -64,13 +63,13 @@ Case weighted_case(test::Random& random) {
 TEST_SUITE_BEGIN("hopper");
 
 TEST_CASE("functions of distance and their gradients are what float64 gives" * doctest::skip()) {
-    test::Random random(std::random_device{}());
+    test::Random random(test::seed_of_members());
     for (int i = 0; i < 24; ++i)
         test::check_on_hopper(random_case(random, test::distance_program(random)));
 }
 
 TEST_CASE("sums of learned terms that are functions of distance" * doctest::skip()) {
-    test::Random random(std::random_device{}());
+    test::Random random(test::seed_of_members());
     for (int i = 0; i < 12; ++i) {
         Case one = random_case(random, test::program_of_terms(random));
         test::demand_backward(one);
@@ -79,7 +78,7 @@ TEST_CASE("sums of learned terms that are functions of distance" * doctest::skip
 }
 
 TEST_CASE("reads by distance whose elements add no multiple of dS" * doctest::skip()) {
-    test::Random random(std::random_device{}());
+    test::Random random(test::seed_of_members());
     for (int i = 0; i < 16; ++i)
         test::check_on_hopper(weighted_case(random));
 }

@@ -3,7 +3,6 @@
 #include <doctest/doctest.h>
 
 #include <array>
-#include <random>
 #include <string>
 
 #include "api/hopper_check.h"
@@ -71,7 +70,7 @@ Case random_case(test::Random& random) {
 TEST_SUITE_BEGIN("hopper");
 
 TEST_CASE("gradients that several kernels share are what float64 gives" * doctest::skip()) {
-    test::Random random(std::random_device{}());
+    test::Random random(test::seed_of_members());
     for (int i = 0; i < 20; ++i)
         test::check_on_hopper(random_case(random));
 }

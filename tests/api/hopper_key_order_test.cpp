@@ -3,7 +3,6 @@
 #include <doctest/doctest.h>
 
 #include <array>
-#include <random>
 #include <string>
 
 #include "api/hopper_check.h"
@@ -19,7 +18,7 @@ constexpr std::array<std::string_view, 4> kMasks = {
     "mask_mod = q_idx >= kv_idx or kv_idx < 200\n"};
 
 void check_order(const std::string& score) {
-    test::Random random(std::random_device{}());
+    test::Random random(test::seed_of_members());
     for (int i = 0; i < 4; ++i) {
         constexpr std::array kHeadDims = {64, 128, 40, 192};
         const std::string buffers =

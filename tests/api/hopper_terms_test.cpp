@@ -2,7 +2,6 @@
 // for one term after another.
 #include <doctest/doctest.h>
 
-#include <random>
 #include <string>
 
 #include "api/hopper_check.h"
@@ -14,7 +13,7 @@ using flexc::test::Case;
 TEST_SUITE_BEGIN("hopper");
 
 TEST_CASE("gradients of the terms of sums are what float64 gives" * doctest::skip()) {
-    test::Random random(std::random_device{}());
+    test::Random random(test::seed_of_members());
     for (int i = 0; i < 12; ++i) {
         Case one = {.text = test::term_program(random), .dims = {{"R", random.integer(5, 24)}}};
         test::draw_backward_call(random, one);
@@ -25,7 +24,7 @@ TEST_CASE("gradients of the terms of sums are what float64 gives" * doctest::ski
 
 TEST_CASE("so are those of published biases, where many elements meet at few addresses" *
           doctest::skip()) {
-    test::Random random(std::random_device{}());
+    test::Random random(test::seed_of_members());
     for (const std::string score :
          {"score + sum(i in 0..16: w[h, i] * relu(m[i] * log(max(q_idx - kv_idx, 0) + 1) / "
           "log(max(q_idx, 64) + 1) + n[i]))",
