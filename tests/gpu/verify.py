@@ -87,6 +87,7 @@ class Outcome:
     note: str = ""
     repeat: str = ""
     output: str = ""
+    seconds: float = 0
 
 
 @dataclasses.dataclass
@@ -111,6 +112,8 @@ class Runner:
     def __init__(self, options):
         self.environment = {name: value for name, value in os.environ.items() if name not in OWN_VARIABLES}
         self.environment["FLEXC_TEST_DEVICE"] = "cuda"
+        if options.compile:
+            self.environment["FLEXC_TEST_COMPILE"] = options.compile
         self.case_seconds = options.case_seconds
         self.deadline = time.monotonic() + options.seconds if options.seconds else NO_LIMIT
         self.lock = threading.Lock()
@@ -158,6 +161,7 @@ class Runner:
 
     def outcome(self, name, command, judge, variables=()):
         """Of one case: judge says what an exit code and an output mean, as a kind and a note."""
+        start = time.monotonic()
         code, output = self.run(command, variables)
         repeat = " ".join([*(f"{key}={value}" for key, value in variables), shlex.join(command)])
         if code == "late":
@@ -167,7 +171,7 @@ class Runner:
         if code == "missing":
             return Outcome("bad", name, output, repeat)
         kind, note = judge(code, output)
-        return Outcome(kind, name, note, repeat, output)
+        return Outcome(kind, name, note, repeat, output, time.monotonic() - start)
 
 
 def judge_golden(name):
@@ -198,6 +202,10 @@ def judge_test(code, output):
     if assertions == 0:
         return "skipped", "the test checked nothing"
     return "good", ""
+
+
+def judge_compiled(code, _):
+    return ("good", "") if code == 0 else ("skipped", "what it needs is not compiled beforehand")
 
 
 def judge_programs(count):
@@ -246,7 +254,8 @@ def of_folders(options, name, kernels, cases, under=()):
         for folder in folders])
 
 
-def api_section(program, name, kernels, filters):
+def api_section(options, program, name, kernels, filters):
+    """Cases that took longest come first, and before them those of which nothing is known."""
     section = Section(name, kernels)
     chosen = [program, "--no-skip", *filters]
     try:
@@ -258,10 +267,15 @@ def api_section(program, name, kernels, filters):
     if not names:
         section.reason = f"{os.path.basename(program)} has no such cases"
         return section
-    for index, case in enumerate(names, 1):
+    variables = [("FLEXC_TEST_DEVICE", "cuda")]
+    if options.members:
+        variables.append(("FLEXC_TEST_SEED", str(options.members)))
+    judge = judge_compiled if options.compile else judge_test
+    known = options.known_seconds
+    for index, case in sorted(enumerate(names, 1), key=lambda pair: -known.get(f"{name}: {pair[1]}", NO_LIMIT)):
         command = [*chosen, f"--first={index}", f"--last={index}"]
         section.tasks.append(lambda runner, case=case, command=command:
-                             [runner.outcome(case, command, judge_test, (("FLEXC_TEST_DEVICE", "cuda"),))])
+                             [runner.outcome(case, command, judge, variables)])
     section.count = len(names)
     return section
 
@@ -308,6 +322,12 @@ def section_names():
             "ranks", "random", "memcheck", "racecheck", "synccheck"]
 
 
+def gpu_of(arch):
+    """What doctor would say of it."""
+    digits = re.search(r"\d+", arch)[0]
+    return f"a GPU of capability {digits[:-1]}.{digits[-1]}"
+
+
 def make_sections(options, gpus):
     dense, others = golden_sections(options)
     is_hopper = any(HOPPER in gpu for gpu in gpus)
@@ -321,11 +341,11 @@ def make_sections(options, gpus):
                 name, kernels, reason=f"is for a GPU of {HOPPER}", kind="absent")
         else:
             made[name] = lambda name=name, kernels=kernels, filters=filters: api_section(
-                options.test_api, name, kernels, filters)
+                options, options.test_api, name, kernels, filters)
     made["layouts"] = lambda: of_folders(options, "layouts", "automatic", others)
     # Ranks on one GPU, by the tests beside test_api.
     distributed = os.path.join(os.path.dirname(options.test_api), "test_distributed")
-    made["ranks"] = lambda: api_section(distributed, "ranks", "all kinds", ["-tc=gpu:*"])
+    made["ranks"] = lambda: api_section(options, distributed, "ranks", "all kinds", ["-tc=gpu:*"])
     made["random"] = lambda: programs_section(options)
     for tool in ("memcheck", "racecheck", "synccheck"):
         made[tool] = lambda tool=tool: sanitizer_section(options, tool, dense)
@@ -437,11 +457,28 @@ def log_to(folder):
     return log
 
 
+def read_seconds(path):
+    """Of cases, by section and name, in earlier runs."""
+    return json.loads(path.read_text()) if path and path.exists() else {}
+
+
+def write_seconds(path, known, sections):
+    took = {f"{section.name}: {outcome.name}": round(outcome.seconds, 1)
+            for section in sections for outcome in section.outcomes if outcome.kind in ("good", "bad")}
+    path.write_text(json.dumps({**known, **took}, indent=1, sort_keys=True) + "\n")
+
+
 def positive(text):
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError("has to be at least 1")
     return value
+
+
+def architecture(text):
+    if not re.fullmatch(r"sm_\d{2,3}[af]?", text):
+        raise argparse.ArgumentTypeError("is no architecture, such as sm_90a")
+    return text
 
 
 def parse_arguments():
@@ -461,12 +498,25 @@ def parse_arguments():
     parser.add_argument("--jobs", type=positive, default=os.cpu_count(), help="processes at once (all cores)")
     parser.add_argument("--programs", type=positive, help="random programs (2000, 100 with --quick)")
     parser.add_argument("--seed", type=positive, default=1, help="of the first random program (1)")
+    parser.add_argument("--members", type=positive, metavar="SEED",
+                        help="draw the random members of classes from this seed (a new one for each case)")
+    parser.add_argument("--compile", type=architecture, metavar="ARCH",
+                        help="without a GPU: compile what the API's tests need on one, with the same --members, into "
+                        "FLEXC_CACHE_DIR, and run nothing")
+    parser.add_argument("--times", type=pathlib.Path, metavar="FILE",
+                        help="seconds of cases: those of earlier runs say which case of a section begins first, those "
+                        "of this one are written there")
     parser.add_argument("--sanitizer", default=shutil.which("compute-sanitizer") or
                         shutil.which("/usr/local/cuda/bin/compute-sanitizer"), help="path of compute-sanitizer")
     parser.add_argument("--logs", type=pathlib.Path, help="folder for the output of all cases")
     options = parser.parse_args()
+    if options.compile:
+        options.skip += [name for name in section_names() if name not in {row[0] for row in API_SECTIONS}]
     if options.only and set(options.only) <= set(options.skip):
         parser.error("--skip leaves nothing of --only")
+    if options.compile and not options.members:
+        parser.error("--compile needs --members: others would be drawn on the GPU")
+    options.known_seconds = read_seconds(options.times)
     options.programs = options.programs or (100 if options.quick else 2000)
     for name in ("flexc", "test_api"):
         found = shutil.which(getattr(options, name))
@@ -480,7 +530,7 @@ def parse_arguments():
 
 def main():
     options = parse_arguments()
-    gpus, reason = find_gpus(options.flexc)
+    gpus, reason = find_gpus(options.flexc) if not options.compile else ([gpu_of(options.compile)], "")
     if not gpus:
         print(f"[SKIP] {reason}")
         return 77
@@ -494,6 +544,8 @@ def main():
         interrupted = True
     for section in sections:
         finish(section)
+    if options.times:
+        write_seconds(options.times, options.known_seconds, sections)
     code = report(sections)
     return 130 if interrupted else code
 

@@ -1,4 +1,5 @@
 """verify.py's table and verdict, with programs that stand in for flexc, test_api and compute-sanitizer."""
+import json
 import os
 import pathlib
 import re
@@ -52,6 +53,10 @@ def done(cases, passed, failed):
     print(f"[doctest] test cases: {{cases:>2}} | {{cases:>2}} passed | 0 failed | 9 skipped")
     print(f"[doctest] assertions: {{passed + failed}} | {{passed}} passed | {{failed}} failed |")
     sys.exit(1 if failed else 0)
+if os.environ.get("STUB_COMPILES"):
+    done(1, int(os.environ["FLEXC_TEST_COMPILE"] == "sm_90a" and os.environ["FLEXC_TEST_SEED"] == "3"), 0)
+if os.environ.get("FLEXC_TEST_SEED", "3") != "3" and not any(word.startswith("-tc=random") for word in arguments):
+    done(1, 0, 1)
 if os.environ["FLEXC_TEST_DEVICE"] != "cuda" or "FLEXC_TEST_COMPILE" in os.environ:
     done(1, 0, 1)
 if any(argument.startswith("-tc=random") for argument in arguments):
@@ -182,6 +187,30 @@ class Verify(unittest.TestCase):
         rows, _ = self.verify(1, "--only", "random", "--programs", 10, short=4)
         self.assertEqual(rows["random"], (10, 9, 1, 0, ""))
 
+    def test_members_are_compiled_beforehand(self):
+        rows, text = self.verify(0, "--only", "sinks", "graphs", "--compile", "sm_90a", "--members", 3, gpu="",
+                                 compiles=1)
+        self.assertEqual(rows["graphs"], (2, 2, 0, 0, ""))
+        self.verify(2, "--compile", "sm_90a")
+        self.verify(2, "--compile", "hopper", "--members", 3)
+        self.verify(2, "--compile", "sm_90a", "--members", 3, "--only", "random")
+        rows, _ = self.verify(0, "--only", "sinks", "--members", 3)
+        self.assertEqual(rows["sinks"], (2, 2, 0, 0, ""))
+        rows, text = self.verify(1, "--only", "sinks", "--members", 4)
+        self.assertIn("FLEXC_TEST_SEED=4", text)
+
+    def test_cases_that_took_longest_come_first(self):
+        times, logs = self.folder / "times.json", self.folder / "logs"
+        arguments = ("--only", "sinks", "--jobs", 1, "--times", times, "--logs", logs)
+        for first, second, order in ((100, 500, ["second", "first"]), (500, 100, ["first", "second"])):
+            known = {"sinks: first, with a comma": first, "sinks: second": second, "of another": 4}
+            times.write_text(json.dumps(known))
+            self.verify(0, *arguments)
+            self.assertEqual(re.findall(r"^good (\w+)", (logs / "sinks.txt").read_text(), re.MULTILINE), order)
+            written = json.loads(times.read_text())
+            self.assertEqual(set(written), set(known))
+            self.assertLess(written["sinks: second"], 100)
+
     def test_without_a_gpu_nothing_holds(self):
         rows, text = self.verify(77, gpu="")
         self.assertEqual(rows, {})
@@ -217,7 +246,8 @@ class Verify(unittest.TestCase):
     def test_every_section_can_be_made(self):
         options = type("Options", (), {
             "sanitizer": "compute-sanitizer", "quick": False, "only": [], "skip": [], "flexc": "flexc",
-            "test_api": str(self.folder / "test_api"), "programs": 15, "seed": 1})
+            "test_api": str(self.folder / "test_api"), "programs": 15, "seed": 1, "members": None, "compile": None,
+            "known_seconds": {}})
         sections = verify.make_sections(options, [HOPPER])
         self.assertEqual([section.name for section in sections], verify.section_names())
         options.skip = ["random", "sinks"]
@@ -239,11 +269,12 @@ class Verify(unittest.TestCase):
 
     @unittest.skipUnless("FLEXC_TEST_API" in os.environ, "needs FLEXC_TEST_API")
     def test_the_sections_of_test_api_are_there_and_differ(self):
-        options = type("Options", (), {"test_api": os.environ["FLEXC_TEST_API"]})
+        options = type("Options", (), {"test_api": os.environ["FLEXC_TEST_API"], "members": None, "compile": None,
+                                       "known_seconds": {}})
         listed = subprocess.run([options.test_api, "--no-skip", "-ltc"], capture_output=True, text=True, check=True)
         seen = []
         for name, kernels, needs_hopper, _, filters in verify.API_SECTIONS:
-            section = verify.api_section(options.test_api, name, kernels, filters)
+            section = verify.api_section(options, options.test_api, name, kernels, filters)
             self.assertEqual(section.reason, "", name)
             names = subprocess.run([options.test_api, "--no-skip", *filters, "-ltc"], capture_output=True, text=True,
                                    check=True).stdout.splitlines()[2:-2]
