@@ -167,6 +167,8 @@ std::vector<NodeId> Body::needs(NodeId id) const {
         return parts;
     }
     if (is_narrow_distance(id)) return symbols_->node(node.operands[0]).operands;
+    if (const ClampedDifference* const difference = symbols_->clamped_difference(id))
+        return {difference->x, difference->y};
     if (node.op != Op::sum) return node.operands;
     // A sum needs its range, and the values that enter its terms.
     std::vector<NodeId> outside = symbols_->node(node.operands[0]).operands;
@@ -306,8 +308,24 @@ bool Body::is_narrow_distance(NodeId id) const {
            std::ranges::all_of(symbols_->node(difference).operands, is_narrow);
 }
 
+// The bounds around one of the two are found once for all elements that share it: for a thread's
+// few rows, if one of them belongs to the row.
+std::string Body::text_of(const ClampedDifference& difference) const {
+    const auto between = [&](NodeId x, NodeId y, std::int64_t least, std::int64_t most) {
+        return formatted("flexc_clamped_difference({}, {}, {}, {})",
+                         unbracketed(text_as(x, CType::narrow)),
+                         unbracketed(text_as(y, CType::narrow)), least, most);
+    };
+    const auto& [x, y, least, most] = difference;
+    return symbols_->place(x) <= Place::row && symbols_->place(y) > Place::row
+               ? "(-" + between(y, x, -most, -least) + ")"
+               : between(x, y, least, most);
+}
+
 std::string Body::operation(NodeId id) const {
     const ir::Node& node = symbols_->node(id);
+    if (const ClampedDifference* const difference = symbols_->clamped_difference(id))
+        return text_of(*difference);
     if (is_narrow_distance(id)) {
         const std::vector<NodeId>& ends = symbols_->node(node.operands[0]).operands;
         return formatted("flexc_distance({}, {})", unbracketed(text(ends[0])),

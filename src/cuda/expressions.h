@@ -81,6 +81,8 @@ class Body {
     std::string reciprocal(ir::NodeId divisor) const;
     bool is_plain(ir::NodeId id) const;
     bool is_narrow_distance(ir::NodeId id) const;
+    std::string text_of(const ClampedDifference& difference) const;
+    std::string sum_inside(ir::NodeId index, const std::string& narrow_extent) const;
     std::string read(ir::NodeId id) const;
     const passes::StagedTable* staged_table(ir::NodeId read) const;
     std::string read_staged(const passes::StagedTable& table) const;

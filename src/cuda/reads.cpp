@@ -47,9 +47,13 @@ std::string Body::read_staged(const passes::StagedTable& table) const {
         const auto& [query, key, rest] = index.parts;
         const bool is_alone = query == ir::kNoNode && key == ir::kNoNode;
         if (is_alone && symbols_->type(rest) == CType::wide) {
-            inside += formatted("{}flexc_inside({}, {})", inside.empty() ? "" : " & ",
-                                unbracketed(text(rest)),
-                                unbracketed(text_as(index.entries, CType::wide)));
+            const std::string of_sum = symbols_->type(index.entries) == CType::narrow
+                                           ? sum_inside(rest, narrow(index.entries))
+                                           : "";
+            inside += inside.empty() ? "" : " & ";
+            inside += !of_sum.empty() ? of_sum
+                                      : formatted("flexc_inside({}, {})", unbracketed(text(rest)),
+                                                  unbracketed(text_as(index.entries, CType::wide)));
             continue;
         }
         std::string sum;
@@ -93,6 +97,21 @@ Body::by_place(NodeId read, const std::vector<std::string>& terms) const {
     return sorted;
 }
 
+// Returns the text of 0 <= index < extent, if the index is a sum of 64 bits of what a row, or an
+// earlier place, keeps, and of 32 bits of the element; else "".
+std::string Body::sum_inside(NodeId index, const std::string& narrow_extent) const {
+    const ir::Node& sum = symbols_->node(index);
+    if (sum.op != Op::iadd || !is_local(index) || symbols_->type(index) != CType::wide) return "";
+    for (const std::size_t side : {0U, 1U}) {
+        const NodeId known = sum.operands[1 - side], narrow = sum.operands[side];
+        if (symbols_->place(known) <= Place::row && symbols_->type(narrow) == CType::narrow)
+            return formatted("flexc_sum_inside({}, {}, {})",
+                             unbracketed(text_as(known, CType::wide)), unbracketed(text(narrow)),
+                             narrow_extent);
+    }
+    return "";
+}
+
 std::string Body::inside(NodeId read) const {
     const ir::Node& node = symbols_->node(read);
     const ir::Buffer& buffer = symbols_->mod().program.buffers[node.symbol];
@@ -105,6 +124,9 @@ std::string Body::inside(NodeId read) const {
         const bool small = extent.is_constant() && extent.constant <= INT32_MAX;
         const CType type =
             small && symbols_->type(index) != CType::wide ? CType::narrow : CType::wide;
+        if (small && type == CType::wide)
+            terms[dim] = sum_inside(index, integer_literal(extent.constant, CType::narrow));
+        if (!terms[dim].empty()) continue;
         terms[dim] = "flexc_inside(" + unbracketed(text_as(index, type)) + ", " +
                      (extent.is_constant() ? integer_literal(extent.constant, type)
                                            : argument({Kind::buffer_extent, node.symbol, dim})) +

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <optional>
 
 #include "passes/launch_divisor.h"
 #include "support/text.h"
@@ -21,6 +22,7 @@ SymbolTable::SymbolTable(const passes::Mod& mod, const std::vector<NodeId>& root
     for (NodeId id = 0; id < mod.program.graph.size(); ++id)
         types_.push_back(type_of(id));
     narrow_clamped();
+    find_clamped_differences();
     keep(roots);
     find_divisors(roots);
 }
@@ -109,6 +111,41 @@ void SymbolTable::narrow_clamped() {
         for (const NodeId narrow : clamped)
             types_[narrow] = CType::narrow;
     }
+}
+
+void SymbolTable::find_clamped_differences() {
+    struct Clamp {
+        NodeId of;
+        std::int64_t bound;
+    };
+    const auto clamp = [&](NodeId id, Op op) -> std::optional<Clamp> {
+        const std::vector<NodeId>& operands = node(id).operands;
+        if (node(id).op != op) return std::nullopt;
+        for (const std::size_t side : {0U, 1U})
+            if (const ir::Node& bound = node(operands[side]); bound.op == Op::const_int)
+                return Clamp{operands[1 - side], bound.integer};
+        return std::nullopt;
+    };
+    for (NodeId id = 0; id < mod_->program.graph.size(); ++id) {
+        const bool least_is_first = node(id).op == Op::imin;
+        const auto outer = clamp(id, least_is_first ? Op::imin : Op::imax);
+        const auto inner =
+            outer ? clamp(outer->of, least_is_first ? Op::imax : Op::imin) : std::nullopt;
+        if (!inner || node(inner->of).op != Op::isub || types_[inner->of] != CType::wide) continue;
+        const NodeId x = node(inner->of).operands[0], y = node(inner->of).operands[1];
+        const std::int64_t least = least_is_first ? inner->bound : outer->bound,
+                           most = least_is_first ? outer->bound : inner->bound;
+        if (types_[x] != CType::narrow || types_[y] != CType::narrow || least > 0 || most < 0 ||
+            least <= INT32_MIN || most > INT32_MAX)
+            continue;
+        types_[id] = CType::narrow;
+        clamped_differences_[id] = {x, y, least, most};
+    }
+}
+
+const ClampedDifference* SymbolTable::clamped_difference(NodeId id) const {
+    const auto found = clamped_differences_.find(id);
+    return found == clamped_differences_.end() ? nullptr : &found->second;
 }
 
 const passes::StagedTable* SymbolTable::staged_table(NodeId read) const {

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,13 @@ namespace flexc::cuda {
 
 enum class CType : std::uint8_t { boolean, narrow, wide, real };
 const char* spelling(CType type);
+
+// min(max(x - y, least), most), or both the other way around, for least <= 0 <= most, where x and y
+// have 32 bits and their difference needs 64.
+struct ClampedDifference {
+    ir::NodeId x, y;
+    std::int64_t least, most;
+};
 
 class SymbolTable {
   public:
@@ -73,6 +81,8 @@ class SymbolTable {
     std::vector<ir::NodeId> divisors(passes::Place place) const;
     // Whether a quotient or remainder is computed by its divisor's reciprocal, an argument.
     bool has_integer_reciprocal(ir::NodeId quotient) const;
+    // What the node clamps, if it is such a difference; else null.
+    const ClampedDifference* clamped_difference(ir::NodeId id) const;
     // Values that a place computes for later ones, in the order of the graph.
     const std::vector<ir::NodeId>& kept(passes::Place place) const {
         return kept_[static_cast<std::size_t>(place)];
@@ -84,6 +94,7 @@ class SymbolTable {
     void keep(const std::vector<ir::NodeId>& roots);
     void find_divisors(const std::vector<ir::NodeId>& roots);
     void narrow_clamped();
+    void find_clamped_differences();
     CType type_of(ir::NodeId id) const;
 
     const passes::Mod* mod_;
@@ -92,6 +103,7 @@ class SymbolTable {
     std::vector<passes::Precision> precisions_;
     std::array<std::vector<ir::NodeId>, 4> kept_;
     std::vector<ir::NodeId> narrow_reads_;
+    std::map<ir::NodeId, ClampedDifference> clamped_differences_;
     std::vector<ir::NodeId> divisors_; // that are not constant
     const passes::StagedTables* staged_ = nullptr;
     bool splits_positions_ = false;

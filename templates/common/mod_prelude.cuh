@@ -73,6 +73,13 @@ __device__ inline int flexc_sign(int x) { return (x > 0) - (x < 0); }
 __device__ inline long long flexc_sign(long long x) { return (x > 0) - (x < 0); }
 template <typename Int> __device__ inline Int flexc_min(Int x, Int y) { return x < y ? x : y; }
 template <typename Int> __device__ inline Int flexc_max(Int x, Int y) { return x < y ? y : x; }
+// min(max(x - y, least), most) for least <= 0 <= most. The difference of x and y needs 33 bits; that
+// of y and x, clamped to what is next to y, does not.
+__device__ inline int flexc_clamped_difference(int x, int y, int least, int most) {
+    constexpr int kMost = 2147483647, kLeast = -kMost - 1;
+    const int from = flexc_max(y, kLeast - least) + least, to = flexc_min(y, kMost - most) + most;
+    return flexc_min(flexc_max(x, from), to) - y;
+}
 
 // Truncates and saturates; NaN gives 0.
 __device__ inline long long flexc_to_int(float x) { return x != x ? 0 : __float2ll_rz(x); }
@@ -220,6 +227,14 @@ __device__ inline bool flexc_inside(long long index, long long extent) {
 }
 __device__ inline bool flexc_inside(int index, int extent) {
     return static_cast<unsigned>(index) < static_cast<unsigned>(extent);
+}
+// flexc_inside(x + y, extent), which is below 2^31, by the lower half of the sum: its distance from
+// the first sum in [0, extent) that some y gives.
+__device__ inline bool flexc_sum_inside(long long x, int y, int extent) {
+    constexpr long long kHalf = 1ll << 31;
+    const long long first = flexc_max(x, kHalf) - kHalf, end = flexc_min(x, extent - kHalf) + kHalf;
+    return static_cast<unsigned>(x) + static_cast<unsigned>(y) - static_cast<unsigned>(first) <
+           static_cast<unsigned>(flexc_max(end - first, 0ll));
 }
 
 // Skips zeros: gradients of reads that an element does not use are often zero.

@@ -43,6 +43,23 @@ TEST_CASE("a read that uses the head alone is kept by the head, and its gradient
     CHECK(!has(text, "flexc_inside")); // h is below H
 }
 
+TEST_CASE("differences of 32-bit numbers are clamped, and sums compared, in 32 bits") {
+    const auto text_for = [](const std::string& index, int extent) {
+        return text_of("buffer p: i32[Q_LEN]\nbuffer k: i32[KV_LEN]\nbuffer t: f32[" +
+                           std::to_string(extent) + "]\nscore_mod = score + t[" + index + "]",
+                       plan::KernelKind::backward_fused);
+    };
+    // The bounds are found once for a row.
+    CHECK(has(text_for("clamp(k[kv_idx] - p[q_idx], -8, 7) + 8", 16),
+              "flexc_clamped_difference(at.column.k_"));
+    CHECK(has(text_for("max(min(p[q_idx] - k[kv_idx], 7), -8) + 8", 16),
+              "-flexc_clamped_difference(at.column.k_"));
+    CHECK(!has(text_for("clamp(k[kv_idx] - p[q_idx], 1, 7)", 16), "flexc_clamped_difference"));
+    CHECK(!has(text_for("clamp(kv_idx - q_idx, -8, 7) + 8", 16), "flexc_clamped_difference"));
+    CHECK(has(text_for("p[q_idx] * 8 + k[kv_idx]", 64), "flexc_sum_inside(at.row.v"));
+    CHECK(!has(text_for("p[q_idx] + k[kv_idx] * 8", 64), "flexc_sum_inside"));
+}
+
 TEST_CASE("conjuncts that terms of a mask share are taken once") {
     // Each line doubles the paths to those above it, not the conjuncts.
     std::string program = "mask_mod {\n  c = (q_idx ^ kv_idx) > 2\n";

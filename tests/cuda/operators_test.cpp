@@ -216,6 +216,43 @@ TEST_CASE("32-bit numbers are as far apart as wide ones") {
             CHECK(distance(x, y) == std::abs(static_cast<long long>(x) - y));
 }
 
+TEST_CASE("clamped differences, and sums inside an extent, are those of 64-bit integers") {
+    const test::HostModule module("#include \"common/mod_prelude.cuh\"\n"
+                                  "extern \"C\" int clamped(int x, int y, int least, int most) {\n"
+                                  "    return flexc_clamped_difference(x, y, least, most);\n}\n"
+                                  "extern \"C\" bool inside(long long x, int y, int extent) {\n"
+                                  "    return flexc_sum_inside(x, y, extent);\n}\n");
+    auto* const clamped = module.function<int(int, int, int, int)>("clamped");
+    auto* const inside = module.function<bool(long long, int, int)>("inside");
+    test::Random random(test::first_seed());
+    const auto of_any_size = [&](int bits) {
+        const std::int64_t most = (std::int64_t{1} << random.integer(0, bits)) - 1;
+        return random.integer(-most - 1, most);
+    };
+    constexpr std::int64_t kLeast = INT32_MIN, kMost = INT32_MAX;
+    const auto narrow = [&] {
+        const std::int64_t beside = of_any_size(8);
+        const std::int64_t ends[] = {kLeast + std::abs(beside), kMost - std::abs(beside),
+                                     of_any_size(31)};
+        return std::clamp(ends[random.integer(0, 2)], kLeast, kMost);
+    };
+    int wrong = 0;
+    for (int trial = 0; trial < test::trials(300000); ++trial) {
+        const std::int64_t x = narrow(), y = narrow();
+        const std::int64_t least = std::max(-std::abs(of_any_size(31)), kLeast + 1),
+                           most = std::min(std::abs(of_any_size(31)), kMost);
+        const std::int64_t difference = std::clamp(x - y, least, most);
+        wrong += clamped(static_cast<int>(x), static_cast<int>(y), static_cast<int>(least),
+                         static_cast<int>(most)) != difference;
+        // The other number is near what makes the sum 0, or anything.
+        const std::int64_t wide = random.integer(0, 1) ? of_any_size(62) : of_any_size(9) - y;
+        const std::int64_t extent = std::min(std::abs(of_any_size(31)), kMost);
+        wrong += inside(wide, static_cast<int>(y), static_cast<int>(extent)) !=
+                 (wide + y >= 0 && wide + y < extent);
+    }
+    CHECK(wrong == 0);
+}
+
 TEST_CASE("quotients by a reciprocal are those of 64-bit integers") {
     const test::HostModule module("#include \"common/mod_prelude.cuh\"\n"
                                   "extern \"C\" void both(int x, long long y, long long* out) {\n"
