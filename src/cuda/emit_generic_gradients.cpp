@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string_view>
+#include <utility>
 
 #include "cuda/kernel_gradients.h"
 #include "cuda/policy.h"
@@ -100,14 +101,58 @@ const passes::ShiftedRead* read_with_ends(const passes::Mod& mod,
     return found->is_clamped() ? &*found : nullptr;
 }
 
+void append_indices(std::vector<NodeId>& to, const SymbolTable& symbols,
+                    const std::vector<Partial>& of_element) {
+    for (const Partial& partial : of_element)
+        append_indices(to, symbols, partial.read);
+}
+
+// Adds to the gradients of what an element reads; elements at a clamp's end are left to the sums of
+// their lines. value: what to add, of a partial derivative.
+template <typename Value>
+void add_element(Body& body, const SymbolTable& symbols, const std::vector<Partial>& of_element,
+                 const std::vector<Ends>& ends, Value value) {
+    for (const Partial& partial : of_element) {
+        std::string is_within;
+        for (const Ends& other : ends)
+            if (other.partial.read == partial.read)
+                is_within = formatted("!({})", other.condition(body, symbols));
+        add(body, symbols, partial.read, value(partial), is_within);
+    }
+}
+
+// Returns whether all have the same derivative and find their places without the score, so that
+// they can be added after a tile's other elements.
+bool can_be_added_later(const SymbolTable& symbols,
+                        const std::vector<passes::ReadGradient>& gradients,
+                        const std::vector<Partial>& of_element) {
+    return !of_element.empty() && std::ranges::all_of(of_element, [&](const Partial& one) {
+        return gradients[one.index].partial == gradients[of_element.front().index].partial &&
+               !symbols.mod().dependence[one.read].has(analysis::Dependence::score);
+    });
+}
+
+// The policy of gradients that are added after a tile's other elements.
+std::string added_gradients(const SymbolTable& symbols, const std::vector<Partial>& of_element,
+                            const std::vector<Ends>& ends) {
+    std::vector<NodeId> indices;
+    append_indices(indices, symbols, of_element);
+    Body body(symbols, Place::element, "at.");
+    body.compute(indices);
+    add_element(body, symbols, of_element, ends, [](const Partial&) { return "value"; });
+    Policy policy("AddedGradients");
+    policy.constant("kPartial", static_cast<int>(of_element.front().index), -1);
+    policy.function("void add(const At& at, float value)", body);
+    return policy.text();
+}
+
 // Adds an element's gradients to memory. of_terms: those of sums' terms.
 Body adding(const SymbolTable& symbols, const std::vector<NodeId>& given,
             const std::vector<Partial>& of_element, const std::vector<Ends>& ends,
             const std::vector<passes::ReadGradient>& of_terms) {
     const auto terms = by_counter(symbols.mod(), of_terms);
     std::vector<NodeId> roots;
-    for (const Partial& partial : of_element)
-        append_indices(roots, symbols, partial.read);
+    append_indices(roots, symbols, of_element);
     for (const auto& [counter, gradients] : terms) {
         const std::vector<NodeId> entered =
             passes::entering(symbols.mod(), gradient_roots(symbols.mod(), gradients,
@@ -117,14 +162,9 @@ Body adding(const SymbolTable& symbols, const std::vector<NodeId>& given,
     Body body(symbols, Place::element, "at.");
     take_carried(body, symbols, given);
     body.compute(roots);
-    for (const Partial& partial : of_element) {
-        std::string is_within;
-        for (const Ends& other : ends)
-            if (other.partial.read == partial.read)
-                is_within = formatted("!({})", other.condition(body, symbols));
-        add(body, symbols, partial.read, formatted("joint.partial[{}] * d_modified", partial.index),
-            is_within);
-    }
+    add_element(body, symbols, of_element, ends, [](const Partial& partial) {
+        return formatted("joint.partial[{}] * d_modified", partial.index);
+    });
     for (const auto& [counter, gradients] : terms)
         add_terms(body, symbols, counter, gradients);
     return body;
@@ -251,11 +291,15 @@ std::string emit_generic_gradients(const SymbolTable& symbols,
     }
     std::vector<Ends> ends = of_row_ends;
     ends.insert(ends.end(), of_column_ends.begin(), of_column_ends.end());
+    const std::size_t element_count = of_element.size() + of_terms;
+    std::string added;
+    if (can_be_added_later(symbols, gradients, of_element))
+        added = added_gradients(symbols, std::exchange(of_element, {}), ends);
     return formatted("constexpr int kHeadGradients = {}, kElementGradients = {};\n"
                      "struct GradientSums {{\n"
                      "    float sum[kHeadGradients ? kHeadGradients : 1];\n}};\n\n",
-                     of_head.size(), of_element.size() + of_terms) +
-           line_gradients(symbols, "RowGradients", of_row, of_row_ends) +
+                     of_head.size(), element_count) +
+           added + line_gradients(symbols, "RowGradients", of_row, of_row_ends) +
            line_gradients(symbols, "ColumnGradients", of_column, of_column_ends) +
            device_function("void add_gradients(const At& at, const Joint& joint, float d_modified)",
                            adding(symbols, given, of_element, ends, terms_by_element)) +

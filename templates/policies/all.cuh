@@ -3,6 +3,7 @@
 // which derives from the default and names what differs, or if there is none, the default itself.
 #pragma once
 
+#include "policies/added_gradients.cuh"
 #include "policies/dense_bias.cuh"
 #include "policies/element_sums.cuh"
 #include "policies/forward_schedule.cuh"

@@ -26,7 +26,7 @@ constexpr bool kGreedy = mod::kSavesRegisters > 0 || kHasColumnValues ||
 constexpr bool kIsWrittenOnce = mod::ScoreDerivative::kIsWrittenOnce;
 // What enters terms takes registers, too.
 constexpr bool kHasFewScores =
-    kIsWrittenOnce || mod::TermSums::kExist || (kCrowded && kGreedy);
+    kIsWrittenOnce || mod::TermSums::kExist || mod::AddedGradients::kPartial >= 0 || (kCrowded && kGreedy);
 constexpr int kMostScores = mod::kSavesRegisters >= 2 ? 8 : kHasFewScores ? 16 : 32;
 constexpr int kScoreRows = rows_at_a_time(mod::kKeyTile, kMostScores);
 constexpr int kGradientRows =

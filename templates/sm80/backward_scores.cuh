@@ -178,6 +178,35 @@ template <typename Scores> class WeightedScores<Scores, true> {
     Scores values_;
 };
 
+// What elements add to gradients in memory once all of them are differentiated; nothing if there are
+// none.
+template <typename Scores, bool kExists = (mod::AddedGradients::kPartial >= 0)> class AddedScores {
+  public:
+    __device__ void keep(int, int, const mod::Joint&, float) {}
+    __device__ void add(const Surroundings&, const ScoreTile&) {}
+};
+template <typename Scores> class AddedScores<Scores, true> {
+  public:
+    // d_modified: 0 of hidden elements.
+    __device__ void keep(int row, int column, const mod::Joint& joint, float d_modified) {
+        values_.at(row, column / 2, column % 2) =
+            joint.partial[mod::AddedGradients::kPartial] * d_modified;
+    }
+    __device__ void add(const Surroundings& around, const ScoreTile& tile) {
+        ElementOrder::visit<Scores>(
+            around, tile, AllAreVisible(around, tile),
+            [&](int row, int column, bool, const ScoreRow& row_values,
+                const ScoreColumn& column_values) {
+                mod::AddedGradients::add(element_found_again(around, row_values, column_values),
+                                         values_.at(row, column / 2, column % 2));
+            },
+            [](int, const ScoreRow&) {}, [](const ScoreColumn&) {});
+    }
+
+  private:
+    Scores values_;
+};
+
 // What elements give to gradients that are summed when P and dS are stored.
 template <typename Scores> struct LaterGradients {
     WeightedScores<Scores> weighted;
@@ -190,6 +219,7 @@ __device__ void differentiate_all(Scores& products, Scores& dp, const Surroundin
                                   LaterGradients<Scores>& later) {
     RowSum row_sums[Scores::kRows];
     ColumnSum column_sum;
+    AddedScores<Scores> added;
     ElementOrder::visit<Scores>(
         around, tile, Seen(around, tile),
         [&](int row, int column, bool visible, const ScoreRow& row_values,
@@ -207,6 +237,7 @@ __device__ void differentiate_all(Scores& products, Scores& dp, const Surroundin
                                   mod::add_gradients(at, joint, d_modified);
                               }
                               later.terms.keep(row, column, joint, is_added ? d_modified : 0);
+                              added.keep(row, column, joint, is_added ? d_modified : 0);
                           });
         },
         [&](int row, const ScoreRow& values) {
@@ -216,6 +247,7 @@ __device__ void differentiate_all(Scores& products, Scores& dp, const Surroundin
             column_sum.flush(element_found_again(around, ScoreRow{}, values), values.inside);
             column_sum = {};
         });
+    added.add(around, tile);
 }
 
 // Picks the form that this warp's rectangle of the tile needs. If much is read for each element,

@@ -229,6 +229,30 @@ TEST_CASE("the generic backward sums gradients of queries and keys along lines o
     CHECK(added > 200);
 }
 
+TEST_CASE("the generic backward adds gradients of elements, after a tile or one by one") {
+    std::random_device source;
+    const unsigned seed = source();
+    CAPTURE(seed);
+    std::mt19937 random(seed);
+    int added = 0;
+    for (const char* const text :
+         {"buffer t: f32[H, Q_LEN, KV_LEN] grad\nscore_mod = score + t[h, q_idx, kv_idx]\n"
+          "mask_mod = q_idx >= kv_idx",
+          "buffer t: bf16[B, KV_LEN, Q_LEN] grad\nscore_mod = tanh(score * t[b, kv_idx, q_idx])",
+          // Two places share a derivative, or do not.
+          "buffer a: f32[Q_LEN, KV_LEN] grad\nbuffer c: f32[H, KV_LEN, Q_LEN] grad\n"
+          "score_mod = score + a[q_idx, kv_idx] + c[h, kv_idx, q_idx]",
+          "buffer a: f32[Q_LEN, KV_LEN] grad\nbuffer c: f32[H, KV_LEN, Q_LEN] grad\n"
+          "score_mod = score * a[q_idx, kv_idx] + c[h, kv_idx, q_idx]",
+          // Some are outside, or chosen by a condition.
+          "buffer a: f32[90, 110] grad\nscore_mod = score + a[q_idx, kv_idx]",
+          "buffer a: f32[Q_LEN, KV_LEN] grad\nbuffer r: f32[B, H, Q_LEN, 41] grad\n"
+          "score_mod = score + (a[q_idx, kv_idx] if q_idx % 3 == 1 else 0.0) + "
+          "r[b, h, q_idx, clamp(kv_idx - q_idx, -20, 20) + 20]"})
+        added += check(text, random);
+    CHECK(added > 1000);
+}
+
 TEST_CASE(
     "the generic backward sums gradients of terms over a tile, wherever their sums are kept") {
     std::random_device source;
