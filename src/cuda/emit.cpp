@@ -55,6 +55,7 @@ class Emitter {
           family_(family_text(config)), gradients_(gradients_of(mod, config)),
           mask_(kernel_mask(mod, config, has_elements())), symbols_(mod_, roots(), precision()) {
         if (has_backward_policies(config) && is_backward(config.kind)) symbols_.split_positions();
+        if (!plan::is_generic(config) && is_backward(config.kind)) symbols_.share_columns();
         if (!plan::is_generic(config)) symbols_.use_narrow_offsets(roots(), key_width());
         if (config.decomposition.stages_tables()) symbols_.stage_tables(parts_.staged);
     }

@@ -201,6 +201,22 @@ class StagedTableEmitter {
     std::vector<const AddressSplit::Index*> checked_;
 };
 
+// Adds a function that says whether all of this holds, if there is anything.
+void add_assumed(Policy& policy, const SymbolTable& symbols, std::string_view called,
+                 const analysis::Assumptions& assumed) {
+    if (assumed.empty()) return;
+    Body body(symbols, Place::element, "at.");
+    std::vector<NodeId> nodes;
+    for (const auto& [id, holds] : assumed)
+        nodes.push_back(id);
+    body.compute(nodes);
+    std::string all;
+    for (const auto& [id, holds] : assumed)
+        all += formatted("{}{}{}", all.empty() ? "" : " && ", holds ? "" : "!", body.text(id));
+    body.line(formatted("return {};", all));
+    policy.function(formatted("bool {}(const At& at)", called), body);
+}
+
 // Byte offsets of the tables from the start of the first one.
 std::vector<int> table_offsets(const std::vector<int>& words) {
     std::vector<int> offsets;
@@ -234,16 +250,25 @@ std::vector<NodeId> staged_roots(const passes::StagedTables& staged) {
     const auto add = [&](NodeId id) {
         if (id != ir::kNoNode) roots.push_back(id);
     };
-    for (const StagedTable& table : staged.tables) {
-        add(table.query_bytes);
-        add(table.key_bytes);
-        add(table.split.parts.rest);
-        for (const AddressSplit::Index& index : table.split.indices) {
+    const auto add_indices = [&](const AddressSplit& split) {
+        for (const AddressSplit::Index& index : split.indices) {
             add(index.first);
             add(index.parts.query);
             add(index.parts.key);
             add(index.parts.rest);
         }
+    };
+    for (const StagedTable& table : staged.tables) {
+        add(table.query_bytes);
+        add(table.key_bytes);
+        add(table.split.parts.rest);
+        add_indices(table.split);
+        if (table.where.empty()) continue;
+        add(table.split.parts.query);
+        add(table.whole.place);
+        add_indices(table.whole);
+        for (const auto& [condition, holds] : table.where)
+            add(condition);
     }
     return roots;
 }
@@ -254,8 +279,14 @@ std::string emit_staged_tables(Policy& policy, const SymbolTable& symbols,
                                const ProvideValues& provide) {
     if (words.empty() || staged.tables.empty()) return "";
     bool have_room = true, are_checked = false;
+    analysis::Assumptions of_queries, of_keys; // those of splits
     for (const StagedTable& table : staged.tables) {
         have_room = have_room && table.entries != 0;
+        are_checked = are_checked || !table.where.empty();
+        for (const auto& assumed : table.where)
+            (symbols.mod().dependence[assumed.first].has(analysis::Dependence::q) ? of_queries
+                                                                                  : of_keys)
+                .push_back(assumed);
         for (std::size_t i = 0; i < table.is_inside.size(); ++i)
             are_checked = are_checked || table.is_checked_by_tile(i);
     }
@@ -263,6 +294,8 @@ std::string emit_staged_tables(Policy& policy, const SymbolTable& symbols,
     policy.constant("kHaveRoom", have_room, true);
     policy.constant("kAreChecked", are_checked);
     policy.constant("kAreAligned", !aligned.empty());
+    add_assumed(policy, symbols, "query_is_split", of_queries);
+    add_assumed(policy, symbols, "key_is_split", of_keys);
     std::string text = "template <int kTable> struct StagedTable;\n";
     const std::vector<int> offsets = table_offsets(words);
     for (std::size_t i = 0; i < staged.tables.size(); ++i)
@@ -278,21 +311,8 @@ void add_table_conditions(Policy& policy, const SymbolTable& symbols,
     if (!conditions.any()) return;
     policy.constant("kHaveConditions", true);
     policy.constant("kKeysHoldFrom", conditions.keys_hold_from);
-    const auto function = [&](std::string_view called, const analysis::Assumptions& assumed) {
-        if (assumed.empty()) return;
-        Body body(symbols, Place::element, "at.");
-        std::vector<NodeId> nodes;
-        for (const auto& [id, holds] : assumed)
-            nodes.push_back(id);
-        body.compute(nodes);
-        std::string all;
-        for (const auto& [id, holds] : assumed)
-            all += formatted("{}{}{}", all.empty() ? "" : " && ", holds ? "" : "!", body.text(id));
-        body.line(formatted("return {};", all));
-        policy.function(formatted("bool {}(const At& at)", called), body);
-    };
-    function("query_uses", conditions.of_queries);
-    function("key_uses", conditions.of_keys);
+    add_assumed(policy, symbols, "query_uses", conditions.of_queries);
+    add_assumed(policy, symbols, "key_uses", conditions.of_keys);
 }
 
 } // namespace flexc::cuda

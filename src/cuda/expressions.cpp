@@ -156,8 +156,13 @@ std::vector<NodeId> Body::needs(NodeId id) const {
         const auto need = [&](NodeId part) {
             if (part != ir::kNoNode) parts.push_back(part);
         };
-        need(table->key_bytes);
-        need(table->split.parts.rest);
+        if (reads_whole_address(*table)) {
+            need(table->whole.place);
+            need(table->split.parts.query);
+        } else {
+            need(table->key_bytes);
+            need(table->split.parts.rest);
+        }
         for (const passes::AddressSplit::Index& index : checked_indices(*table)) {
             need(index.parts.query);
             need(index.parts.key);
@@ -308,8 +313,7 @@ bool Body::is_narrow_distance(NodeId id) const {
            std::ranges::all_of(symbols_->node(difference).operands, is_narrow);
 }
 
-// The bounds around one of the two are found once for all elements that share it: for a thread's
-// few rows, if one of them belongs to the row.
+// The bounds around one of the two are found once for all elements of a thread that share it.
 std::string Body::text_of(const ClampedDifference& difference) const {
     const auto between = [&](NodeId x, NodeId y, std::int64_t least, std::int64_t most) {
         return formatted("flexc_clamped_difference({}, {}, {}, {})",
@@ -317,7 +321,7 @@ std::string Body::text_of(const ClampedDifference& difference) const {
                          unbracketed(text_as(y, CType::narrow)), least, most);
     };
     const auto& [x, y, least, most] = difference;
-    return symbols_->place(x) <= Place::row && symbols_->place(y) > Place::row
+    return symbols_->is_shared(x) && !symbols_->is_shared(y)
                ? "(-" + between(y, x, -most, -least) + ")"
                : between(x, y, least, most);
 }

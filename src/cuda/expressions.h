@@ -86,6 +86,10 @@ class Body {
     std::string read(ir::NodeId id) const;
     const passes::StagedTable* staged_table(ir::NodeId read) const;
     std::string read_staged(const passes::StagedTable& table) const;
+    // Whether elements may be others than those whose address is split.
+    bool reads_whole_address(const passes::StagedTable& table) const {
+        return checks_all_ && !table.where.empty();
+    }
     std::vector<passes::AddressSplit::Index> checked_indices(const passes::StagedTable&) const;
     struct IndexTerm {
         ir::NodeId node;

@@ -27,10 +27,12 @@ const passes::StagedTable* Body::staged_table(NodeId read) const {
 
 std::vector<passes::AddressSplit::Index>
 Body::checked_indices(const passes::StagedTable& table) const {
+    const std::vector<passes::AddressSplit::Index>& indices =
+        reads_whole_address(table) ? table.whole.indices : table.split.indices;
     std::vector<passes::AddressSplit::Index> checked;
-    for (std::size_t i = 0; i < table.split.indices.size(); ++i)
+    for (std::size_t i = 0; i < indices.size(); ++i)
         if (table.is_checked_by_element(i) || (checks_all_ && table.is_checked_by_tile(i)))
-            checked.push_back(table.split.indices[i]);
+            checked.push_back(indices[i]);
     return checked;
 }
 
@@ -38,10 +40,18 @@ Body::checked_indices(const passes::StagedTable& table) const {
 std::string Body::read_staged(const passes::StagedTable& table) const {
     const auto narrow = [&](NodeId part) { return unbracketed(text_as(part, CType::narrow)); };
     std::string address = formatted("{}tables[{}]", access_, symbols_->staged_index(table));
-    if (table.key_bytes != ir::kNoNode)
-        address = formatted("flexc_shifted({}, {})", address, narrow(table.key_bytes));
-    if (table.split.parts.rest != ir::kNoNode)
-        address = formatted("flexc_entry({}, {})", address, narrow(table.split.parts.rest));
+    if (reads_whole_address(table)) {
+        // The address that it begins with has the query's part of the split.
+        const NodeId of_query = table.split.parts.query;
+        address =
+            formatted("flexc_entry({}, {}{})", address, narrow(table.whole.place),
+                      of_query == ir::kNoNode ? "" : " - " + text_as(of_query, CType::narrow));
+    } else {
+        if (table.key_bytes != ir::kNoNode)
+            address = formatted("flexc_shifted({}, {})", address, narrow(table.key_bytes));
+        if (table.split.parts.rest != ir::kNoNode)
+            address = formatted("flexc_entry({}, {})", address, narrow(table.split.parts.rest));
+    }
     std::string inside;
     for (const passes::AddressSplit::Index& index : checked_indices(table)) {
         const auto& [query, key, rest] = index.parts;
@@ -97,14 +107,14 @@ Body::by_place(NodeId read, const std::vector<std::string>& terms) const {
     return sorted;
 }
 
-// Returns the text of 0 <= index < extent, if the index is a sum of 64 bits of what a row, or an
-// earlier place, keeps, and of 32 bits of the element; else "".
+// Returns the text of 0 <= index < extent, if the index is a sum of 64 bits that a thread's
+// elements share and of 32 bits that they do not; else "".
 std::string Body::sum_inside(NodeId index, const std::string& narrow_extent) const {
     const ir::Node& sum = symbols_->node(index);
     if (sum.op != Op::iadd || !is_local(index) || symbols_->type(index) != CType::wide) return "";
     for (const std::size_t side : {0U, 1U}) {
         const NodeId known = sum.operands[1 - side], narrow = sum.operands[side];
-        if (symbols_->place(known) <= Place::row && symbols_->type(narrow) == CType::narrow)
+        if (symbols_->is_shared(known) && symbols_->type(narrow) == CType::narrow)
             return formatted("flexc_sum_inside({}, {}, {})",
                              unbracketed(text_as(known, CType::wide)), unbracketed(text(narrow)),
                              narrow_extent);

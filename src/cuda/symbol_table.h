@@ -52,6 +52,13 @@ class SymbolTable {
     // constant.
     void split_positions() { splits_positions_ = true; }
     bool splits_positions() const { return splits_positions_; }
+    // Called for kernels whose threads have few keys, each with many queries; threads of others
+    // have few queries.
+    void share_columns() { shared_ = passes::Place::column; }
+    // Whether many elements of a thread share the value.
+    bool is_shared(ir::NodeId id) const {
+        return place(id) <= passes::Place::head || place(id) == shared_;
+    }
     // Called for kernels whose buffers have offsets that fit into 32 bits (plan::small_buffers()),
     // which then compute the offsets of elements in 32 bits. key_width: of the 2-D key index, 0 for
     // none.
@@ -107,6 +114,7 @@ class SymbolTable {
     std::vector<ir::NodeId> divisors_; // that are not constant
     const passes::StagedTables* staged_ = nullptr;
     bool splits_positions_ = false;
+    passes::Place shared_ = passes::Place::row;
 };
 
 // Name of the field that holds the reciprocal, in the struct of the place that computes it.

@@ -476,7 +476,7 @@ DecomposedMod decompose_score_with_aligned_tables(const Mod& mod) {
         return decomposed;
     parts.staged = stage_tables(decomposed.mod, {parts.element_addend});
     parts.aligns_tables = std::ranges::all_of(parts.staged.tables, [](const StagedTable& table) {
-        return table.entries != 0 && table.split.parts.rest == kNoNode;
+        return table.entries != 0 && table.split.parts.rest == kNoNode && table.where.empty();
     });
     if (!parts.aligns_tables) parts.staged.tables.clear();
     find_tabulated(decomposed.mod, parts);

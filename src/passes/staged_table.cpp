@@ -17,21 +17,48 @@ bool fits_32_bits(const Mod& mod, NodeId id) {
     return id == kNoNode || mod.ranges.narrow[id] || mod.ranges.of_node[id].fits_32_bits();
 }
 
-// is_whole: by the index's own form; else each of its indices is a single part.
-StagedTable staged(Mod& mod, NodeId id, bool is_whole) {
+// How a read's address is split.
+enum class Form : std::uint8_t {
+    whole, // as its only piece is
+    piece, // as its decisive piece is
+    dims   // each of its indices is a single part
+};
+
+bool varies_in_head(const Mod& mod, NodeId id) {
+    return (mod.dependence[id].bits & analysis::kInsideHead) != 0;
+}
+
+// The piece, in a slice that all elements of a head share: the whole buffer in each dim whose index
+// varies.
+ReadPiece in_whole_slice(const Mod& mod, const CapturedRead& read, ReadPiece piece) {
+    const ir::Node& node = mod.program.graph[read.read];
+    for (std::size_t i = 0; i < node.operands.size(); ++i)
+        if (varies_in_head(mod, node.operands[i]))
+            piece.slice[i] = {.entries = mod.program.buffers[node.symbol].dims[i]};
+        else
+            piece.slice[i] = {.has_base = true};
+    return piece;
+}
+
+StagedTable staged(Mod& mod, NodeId id, Form form) {
     StagedTable table{.read = id};
     const CapturedRead read = *captured_read(mod, id);
-    if (is_whole) {
+    const std::vector<NodeId> operands = mod.program.graph[id].operands;
+    if (form == Form::whole) {
         table.split = split_address(mod, read, read.pieces[0]);
         for (const SliceIndex& index : read.pieces[0].slice)
             table.is_inside.push_back(index.is_inside);
     } else {
-        table.split = split_by_dims(mod, read);
         const std::vector<bool>& proven = mod.ranges.in_range[id];
-        for (std::size_t i = 0; i < table.split.indices.size(); ++i)
-            table.is_inside.push_back((mod.dependence[mod.program.graph[id].operands[i]].bits &
-                                       analysis::kInsideHead) == 0 ||
+        for (std::size_t i = 0; i < operands.size(); ++i)
+            table.is_inside.push_back(!varies_in_head(mod, operands[i]) ||
                                       (i < proven.size() && proven[i]));
+        table.whole = split_by_dims(mod, read);
+        table.split = table.whole;
+        if (form == Form::piece) {
+            table.where = read.decisive().where;
+            table.split = split_address(mod, read, in_whole_slice(mod, read, read.decisive()));
+        }
     }
     Builder build(mod.program.graph);
     const auto in_bytes = [&](NodeId entries) {
@@ -46,11 +73,31 @@ StagedTable staged(Mod& mod, NodeId id, bool is_whole) {
 
 // Parts that are checked for queries and keys separately must each fit into 32 bits. Those of
 // elements are checked before they are converted.
-bool has_exact_parts(const Mod& mod, const StagedTable& table) {
-    return std::ranges::all_of(table.split.indices, [&](const AddressSplit::Index& index) {
+bool has_exact_parts(const Mod& mod, const AddressSplit& split) {
+    return std::ranges::all_of(split.indices, [&](const AddressSplit::Index& index) {
         const auto& [query, key, rest] = index.parts;
         return (query == kNoNode && key == kNoNode) ||
                (fits_32_bits(mod, query) && fits_32_bits(mod, key) && fits_32_bits(mod, rest));
+    });
+}
+
+// Whether each index of the piece is a number of the query plus one of the key, and 32 bits are
+// enough for what was made for them. Sums and products may wrap; nothing else may.
+bool is_split_in_two(const Mod& mod, const StagedTable& table, NodeId first_node) {
+    const ir::Graph& graph = mod.program.graph;
+    std::vector<NodeId> parts;
+    for (const AddressSplit::Index& index : table.split.indices) {
+        if (index.parts.rest != kNoNode) return false;
+        for (const NodeId part : {index.parts.query, index.parts.key})
+            if (part != kNoNode) parts.push_back(part);
+    }
+    return std::ranges::all_of(ir::reachable(graph, parts), [&](NodeId id) {
+        const ir::Node& node = graph[id];
+        const bool may_wrap = node.op == Op::iadd || node.op == Op::isub || node.op == Op::imul;
+        return id < first_node || may_wrap ||
+               (fits_32_bits(mod, id) && std::ranges::all_of(node.operands, [&](NodeId operand) {
+                    return graph[operand].type != ir::Type::integer || fits_32_bits(mod, operand);
+                }));
     });
 }
 
@@ -78,14 +125,18 @@ StagedTables stage_tables(Mod& mod, const std::vector<NodeId>& roots) {
         if (may_be_staged(mod, id)) reads.push_back(id);
     if (reads.empty()) return result;
     for (const NodeId id : reads)
-        result.tables.push_back(staged(mod, id, captured_read(mod, id)->is_whole()));
+        result.tables.push_back(
+            staged(mod, id, captured_read(mod, id)->is_whole() ? Form::whole : Form::piece));
     find_facts(mod);
     const std::size_t known = mod.program.graph.size();
     for (StagedTable& table : result.tables)
-        if (!has_exact_parts(mod, table)) table = staged(mod, table.read, false);
+        if (!has_exact_parts(mod, table.split) ||
+            (!table.where.empty() && !is_split_in_two(mod, table, result.first_node)))
+            table = staged(mod, table.read, Form::dims);
     if (mod.program.graph.size() != known) find_facts(mod);
     std::erase_if(result.tables, [&](const StagedTable& table) {
-        return !has_exact_parts(mod, table) || table.entries > kMostStagedEntries;
+        return !has_exact_parts(mod, table.split) || !has_exact_parts(mod, table.whole) ||
+               table.entries > kMostStagedEntries;
     });
     return result;
 }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "analysis/index_form.h"
 #include "passes/address_split.h"
 #include "passes/mod.h"
 
@@ -14,6 +15,11 @@ namespace flexc::passes {
 struct StagedTable {
     ir::NodeId read = ir::kNoNode;
     AddressSplit split;
+    // If not empty, the split is that of elements for which these hold, of the query alone and of
+    // the key alone. Where tiles have others, elements compute the whole address, in the same
+    // slice.
+    analysis::Assumptions where;
+    AddressSplit whole;
     std::vector<bool> is_inside; // by index: no element's is outside of the slice
     // The parts of the query and the key, in bytes from the first float of the slice; kNoNode for
     // 0. The rest is split.parts.rest, in entries.

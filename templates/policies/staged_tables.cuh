@@ -7,7 +7,11 @@ namespace defaults {
 struct StagedTables {
     static constexpr int kCount = 0;
     static constexpr bool kHaveRoom = true;    // slices fit, whatever the tensors' sizes
-    static constexpr bool kAreChecked = false; // some index is checked for each tile
+    static constexpr bool kAreChecked = false; // something is checked for each tile
+    // Whether addresses are split for this query, and for this key: others have another address,
+    // which elements compute where each index is checked.
+    template <typename At> static __device__ bool query_is_split(const At&) { return true; }
+    template <typename At> static __device__ bool key_is_split(const At&) { return true; }
     // Tiles of keys are aligned with what tables are read by: sm90/aligned_tables.cuh.
     static constexpr bool kAreAligned = false;
     // Whether mod::element_addend scales with the entries of its tables, so that slices may hold

@@ -60,10 +60,11 @@ struct IndicesInside {
         visit(SourceOf<TableSource::inside>{});
     }
 };
-// Finds for each tile whether all that it reads is inside of the slices.
+// Finds for each tile whether all that it reads is inside of the slices, at split addresses.
 class IndicesOfTiles {
   public:
     __device__ void add_row(const mod::At& at) {
+        rows_are_inside_ = rows_are_inside_ && mod::StagedTables::query_is_split(at);
         indices_.visit(
             [&](auto& table) { rows_are_inside_ = table.add_row(at) && rows_are_inside_; });
     }
@@ -74,6 +75,7 @@ class IndicesOfTiles {
     template <typename VisitKeys> __device__ void check_tile(VisitKeys visit_keys) {
         are_inside_ = rows_are_inside_;
         visit_keys([&](const mod::At& at) {
+            are_inside_ = are_inside_ & mod::StagedTables::key_is_split(at);
             indices_.visit([&](const auto& table) { are_inside_ = are_inside_ & table.hold(at); });
         });
         are_inside_ = __all_sync(0xffffffffu, are_inside_);
@@ -86,7 +88,7 @@ class IndicesOfTiles {
     }
 
   private:
-    // rows_are_inside_: indices that use no key are inside.
+    // rows_are_inside_: as far as no key is used.
     bool rows_are_inside_ = true, are_inside_ = false;
     IndicesFrom<0> indices_;
 };

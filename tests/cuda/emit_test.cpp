@@ -8,6 +8,7 @@
 #include "cuda/emitted.h"
 #include "cuda/expressions.h"
 #include "plan/arch/sm90/sm90.h"
+#include "support/text.h"
 
 namespace {
 
@@ -44,19 +45,28 @@ TEST_CASE("a read that uses the head alone is kept by the head, and its gradient
 }
 
 TEST_CASE("differences of 32-bit numbers are clamped, and sums compared, in 32 bits") {
-    const auto text_for = [](const std::string& index, int extent) {
-        return text_of("buffer p: i32[Q_LEN]\nbuffer k: i32[KV_LEN]\nbuffer t: f32[" +
-                           std::to_string(extent) + "]\nscore_mod = score + t[" + index + "]",
-                       plan::KernelKind::backward_fused);
+    const auto text_for = [](const std::string& index, int extent, bool is_of_hopper = false) {
+        const std::string text =
+            formatted("buffer p: i32[Q_LEN]\nbuffer k: i32[KV_LEN]\nbuffer t: f32[{}]\n"
+                      "score_mod = score + t[{}]",
+                      extent, index);
+        auto mod = test::lower_text(text, 64, 64, true);
+        REQUIRE(mod.has_value());
+        plan::KernelConfig config;
+        config.kind = plan::KernelKind::backward_fused;
+        if (is_of_hopper) config.family = plan::sm90::kName;
+        return test::emitted(*mod, config, {});
     };
-    // The bounds are found once for a row.
-    CHECK(has(text_for("clamp(k[kv_idx] - p[q_idx], -8, 7) + 8", 16),
-              "flexc_clamped_difference(at.column.k_"));
+    // The bounds are found once for what elements of a thread share: a query, or a key.
+    const std::string clamped = "clamp(k[kv_idx] - p[q_idx], -8, 7) + 8";
+    CHECK(has(text_for(clamped, 16), " = flexc_clamped_difference(at.column.k_"));
+    CHECK(has(text_for(clamped, 16, true), "-flexc_clamped_difference(at.row.p_"));
     CHECK(has(text_for("max(min(p[q_idx] - k[kv_idx], 7), -8) + 8", 16),
               "-flexc_clamped_difference(at.column.k_"));
     CHECK(!has(text_for("clamp(k[kv_idx] - p[q_idx], 1, 7)", 16), "flexc_clamped_difference"));
     CHECK(!has(text_for("clamp(kv_idx - q_idx, -8, 7) + 8", 16), "flexc_clamped_difference"));
     CHECK(has(text_for("p[q_idx] * 8 + k[kv_idx]", 64), "flexc_sum_inside(at.row.v"));
+    CHECK(!has(text_for("p[q_idx] * 8 + k[kv_idx]", 64, true), "flexc_sum_inside"));
     CHECK(!has(text_for("p[q_idx] + k[kv_idx] * 8", 64), "flexc_sum_inside"));
 }
 

@@ -228,6 +228,50 @@ TEST_CASE("logits of tables in shared memory are those of the mod") {
           random);
 }
 
+TEST_CASE("logits of tables whose addresses are split for most queries and keys") {
+    std::random_device source;
+    const unsigned seed = source();
+    CAPTURE(seed);
+    std::mt19937 random(seed);
+    const auto below = test::draws_below(random);
+    const auto check_piece = [&](const std::string& text, std::size_t tables = 1) {
+        return check({text, tables, {0, 1}}, random);
+    };
+    std::ptrdiff_t split = 0; // tiles
+    // An image behind or before some tokens.
+    for (int i = 0; i < 8; ++i) {
+        const int width = 5 + below(16), height = 2 + below(40), tokens = 1 + below(3);
+        const int wide = 2 * width - 1, entries = (2 * height - 1) * wide;
+        const bool are_last = i % 4 == 3;
+        const std::string is_token = are_last ? " >= 300" : formatted(" < {}", tokens),
+                          q = are_last ? "q_idx" : formatted("(q_idx - {})", tokens),
+                          kv = are_last ? "kv_idx" : formatted("(kv_idx - {})", tokens);
+        split += check_piece(formatted(
+            "buffer t: {}[{}]\nscore_mod = score * {} + t[h % 2, where(q_idx{}, where(kv_idx{}, "
+            "{}, "
+            "{}), where(kv_idx{}, {}, ({} // {} - {} // {} + {}) * {} + {} % {} - {} % {} + {}))]",
+            i % 2 == 0 ? "f32" : "bf16", formatted("2, {}", entries + 3), 1 + below(2), is_token,
+            is_token, entries, entries + 1, is_token, entries + 2, q, width, kv, width, height - 1,
+            wide, q, width, kv, width, width - 1));
+    }
+    CHECK(split > 0);
+    const std::string kinds = "buffer g: i32[Q_LEN]\nbuffer k: i32[B, KV_LEN]\n";
+    check_piece(kinds + "buffer t: f32[5, 6, H]\nscore_mod = score + t[where(q_idx < 60, 3, "
+                        "g[q_idx]), k[b, kv_idx] if kv_idx != 7 else 5, h]");
+    check_piece(kinds + "buffer t: f32[H, 40]\nbuffer u: f32[30]\nscore_mod = score + t[h, 39 if "
+                        "kv_idx >= 90 else g[q_idx] * 7 + k[b, kv_idx]] * u[29 if q_idx % 50 == 3 "
+                        "else k[b, kv_idx] * 5 + g[q_idx]]",
+                2);
+    // No split: 64 bits are needed on the way, and an element's own number.
+    check_piece(
+        "buffer n: i64[B, 600]\nbuffer t: f32[30]\nscore_mod = score + t[29 if q_idx < 9 else "
+        "(n[b, q_idx] << 40) // 2 ** 41 + n[b, kv_idx]]");
+    check(
+        {"buffer d: i8[B, Q_LEN, KV_LEN]\nbuffer t: f32[30]\nscore_mod = score + t[29 if q_idx < 9 "
+         "else d[b, q_idx, kv_idx]]"},
+        random);
+}
+
 TEST_CASE("tables of sizes that tensors decide, and several of them") {
     std::mt19937 random(20261125);
     const std::string kinds = "buffer g: i32[Q_LEN]\nbuffer k: i32[B, KV_LEN]\n";
