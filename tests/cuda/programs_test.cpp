@@ -75,6 +75,9 @@ constexpr std::string_view kBackwardBody = R"(
     GradientSums sums{};
     if (kGradients > 0 && visible(at)) {
         add_gradients(at, both, p->d_modified);
+        constexpr int kAdded = mod::AddedGradients::kPartial;
+        if (kAdded >= 0)
+            mod::AddedGradients::add(at, both.partial[kAdded < 0 ? 0 : kAdded] * p->d_modified);
         sum_gradients(at, both, p->d_modified, sums);
         float of_row[mod::RowGradients::kCount + 1] = {};
         float of_column[mod::ColumnGradients::kCount + 1] = {};
