@@ -73,8 +73,8 @@ __device__ inline int flexc_sign(int x) { return (x > 0) - (x < 0); }
 __device__ inline long long flexc_sign(long long x) { return (x > 0) - (x < 0); }
 template <typename Int> __device__ inline Int flexc_min(Int x, Int y) { return x < y ? x : y; }
 template <typename Int> __device__ inline Int flexc_max(Int x, Int y) { return x < y ? y : x; }
-// min(max(x - y, least), most) for least <= 0 <= most. The difference of x and y needs 33 bits; that
-// of y and x, clamped to what is next to y, does not.
+// min(max(x - y, least), most) for least <= 0 <= most. The difference of x and y needs 33 bits;
+// that of y and x clamped to what is next to y does not.
 __device__ inline int flexc_clamped_difference(int x, int y, int least, int most) {
     constexpr int kMost = 2147483647, kLeast = -kMost - 1;
     const int from = flexc_max(y, kLeast - least) + least, to = flexc_min(y, kMost - most) + most;

@@ -25,8 +25,8 @@ constexpr bool kGreedy = mod::kSavesRegisters > 0 || kHasColumnValues ||
                          kVaryingGradients > 0; // a mod that needs many
 constexpr bool kIsWrittenOnce = mod::ScoreDerivative::kIsWrittenOnce;
 // What enters terms takes registers, too.
-constexpr bool kHasFewScores =
-    kIsWrittenOnce || mod::TermSums::kExist || mod::AddedGradients::kPartial >= 0 || (kCrowded && kGreedy);
+constexpr bool kHasFewScores = kIsWrittenOnce || mod::TermSums::kExist ||
+                               mod::AddedGradients::kPartial >= 0 || (kCrowded && kGreedy);
 constexpr int kMostScores = mod::kSavesRegisters >= 2 ? 8 : kHasFewScores ? 16 : 32;
 constexpr int kScoreRows = rows_at_a_time(mod::kKeyTile, kMostScores);
 constexpr int kGradientRows =

@@ -178,8 +178,8 @@ template <typename Scores> class WeightedScores<Scores, true> {
     Scores values_;
 };
 
-// What elements add to gradients in memory once all of them are differentiated; nothing if there are
-// none.
+// What elements add to gradients in memory once all of them are differentiated; nothing if there
+// are none.
 template <typename Scores, bool kExists = (mod::AddedGradients::kPartial >= 0)> class AddedScores {
   public:
     __device__ void keep(int, int, const mod::Joint&, float) {}
