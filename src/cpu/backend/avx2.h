@@ -15,7 +15,13 @@ namespace flexc::cpu::avx2 {
 
 using Vector = __m256;
 inline constexpr std::int64_t kLanes = 8;
-inline constexpr std::int64_t kRowsFarAhead = 0; // none
+inline constexpr int kSums = 8; // of products that are computed at once, in registers
+// What loops over rows prefetch, and into which cache: so many rows ahead, if they have no more
+// bytes than that, and of a row further ahead a line, if it is not 0.
+inline constexpr auto kPrefetchTo = _MM_HINT_T0;
+inline constexpr bool kPrefetchesInOrder = false; // of memory, not of products
+inline constexpr std::int64_t kRowsAhead = 16, kBytesAhead = 4096, kRowsFarAhead = 0;
+inline constexpr std::int64_t kValuesAtOnce = 16; // rows of which some columns are summed
 
 FLEXC_AVX2_INLINE Vector zero() { return _mm256_setzero_ps(); }
 FLEXC_AVX2_INLINE Vector splat(float x) { return _mm256_set1_ps(x); }
@@ -25,7 +31,7 @@ FLEXC_AVX2_INLINE Vector product(Vector x, Vector y) { return _mm256_mul_ps(x, y
 FLEXC_AVX2_INLINE Vector fused(Vector x, Vector y, Vector z) { return _mm256_fmadd_ps(x, y, z); }
 
 // The sum of each of eight vectors.
-FLEXC_AVX2_INLINE Vector sums_of(const Vector (&x)[kLanes]) {
+FLEXC_AVX2_INLINE Vector sums_of(const Vector* x) {
     const Vector low = _mm256_hadd_ps(_mm256_hadd_ps(x[0], x[1]), _mm256_hadd_ps(x[2], x[3]));
     const Vector high = _mm256_hadd_ps(_mm256_hadd_ps(x[4], x[5]), _mm256_hadd_ps(x[6], x[7]));
     return _mm256_add_ps(_mm256_permute2f128_ps(low, high, 0x20),

@@ -12,7 +12,13 @@ namespace flexc::cpu::avx512 {
 
 using Vector = __m512;
 inline constexpr std::int64_t kLanes = 16;
-inline constexpr std::int64_t kRowsFarAhead = 64; // of which loops over rows prefetch a line
+inline constexpr int kSums = 16; // of products that are computed at once, in registers
+// What loops over rows prefetch, and into which cache: so many rows ahead, if they have no more
+// bytes than that, and of a row further ahead a line, if it is not 0.
+inline constexpr auto kPrefetchTo = _MM_HINT_T0;
+inline constexpr bool kPrefetchesInOrder = false; // of memory, not of products
+inline constexpr std::int64_t kRowsAhead = 16, kBytesAhead = 4096, kRowsFarAhead = 64;
+inline constexpr std::int64_t kValuesAtOnce = 16; // rows of which some columns are summed
 
 FLEXC_AVX512_INLINE Vector zero() { return _mm512_setzero_ps(); }
 FLEXC_AVX512_INLINE Vector splat(float x) { return _mm512_set1_ps(x); }
@@ -40,7 +46,7 @@ FLEXC_AVX512_INLINE Vector add_quarters(Vector x, Vector y) {
     const __m512d other = _mm512_permutex2var_pd(_mm512_castps_pd(x), order, _mm512_castps_pd(y));
     return _mm512_add_ps(_mm512_mask_blend_ps(0xf0f0, x, y), _mm512_castpd_ps(other));
 }
-FLEXC_AVX512_INLINE Vector sums_of(const Vector (&x)[kLanes]) {
+FLEXC_AVX512_INLINE Vector sums_of(const Vector* x) {
     Vector of_four[4]; // of each, four partial sums, one in each quarter of the vector
     for (int i = 0; i < 4; ++i)
         of_four[i] =

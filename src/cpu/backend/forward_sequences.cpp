@@ -20,7 +20,6 @@ Scratch take_scratch(support::Arena& arena, const KernelShape& shape) {
     Scratch scratch{.keys = arena.take<float>(kKeyTile * shape.head_dim),
                     .values = arena.take<float>(kKeyTile * shape.head_dim_v),
                     .lse = arena.take<float>(kBlockRows),
-                    .output = arena.take<float>(kSkinnyRows * shape.head_dim_v),
                     .key_rows = arena.take<std::int64_t>(kKeyTile),
                     .offsets = arena.take<std::int64_t>(kKeyTile + amx::RowList::kNext),
                     .emitted = arena.take<std::uint64_t>(shape.scratch_arrays * kMaxColumns + 1),
@@ -28,9 +27,11 @@ Scratch take_scratch(support::Arena& arena, const KernelShape& shape) {
                         parts > 0 ? kKeyTile * std::max(shape.head_dim, shape.head_dim_v) : 0),
                     .blocks = {}};
     float* const scores = arena.take<float>(kBlockRows * kKeyTile);
+    float* const new_output = arena.take<float>(kBlockRows * shape.head_dim_v);
     for (Block& block : scratch.blocks) {
         block.q = arena.take<float>(kBlockRows * shape.head_dim);
         block.scores = scores;
+        block.new_output = new_output;
         block.output = arena.take<float>(kBlockRows * shape.head_dim_v);
         block.row_max = arena.take<float>(kBlockRows);
         block.row_sum = arena.take<float>(kBlockRows);
@@ -78,10 +79,14 @@ class Forward {
                 Scratch scratch = scratch_of(lane);
                 requests::evaluate_mask(common, all_.work[unit], scratch);
             });
-        for_units(*launch_.pool, threads, all_.work_count, [&](std::int64_t unit, int lane) {
+        const auto compute = [&](std::int64_t unit, int lane) {
             Scratch scratch = scratch_of(lane);
             requests::compute(common, all_.work[unit], scratch);
-        });
+        };
+        if (tiles_.any())
+            for_units(*launch_.pool, threads, all_.work_count, compute);
+        else
+            for_runs_of_units(*launch_.pool, threads, all_.work_count, compute);
         // Many parts of few results: threads share the heads of each.
         const std::int64_t slices = all_.work_count <= 2 * kEnoughWork ? kFewRowGroups : 1;
         for_units(

@@ -19,13 +19,19 @@ static_assert(amx::kTileUnit % kColumnUnit == 0 && kKeyTile % amx::kTileUnit == 
               kBlockRows % amx::kTileUnit == 0 && kBlockRows <= kKeyTile);
 static_assert(kFewRows <= kSkinnyRows && kFewRowGroups * kFewRows <= kBlockRows);
 
+// What products of a few rows multiply: queries as floats, as bf16 numbers, or as those of tiles of
+// the matrix unit, which has products with values too.
+enum class FewRowsBy : std::uint8_t { floats, bf16, matrix_unit };
+
 // Some queries of consecutive heads, head by head.
 struct Block {
     float *q, *scores, *output, *row_max, *row_sum, *row_correction;
+    float* new_output;               // of a few rows, until it is known to be finite
     int head, heads, query, queries; // the first ones and their numbers
-    std::uint16_t* packed_q;         // for the matrix unit, if is_packed
-    std::uint16_t* tile_q;           // for its tiles of many rows, if has_tile_q
-    bool is_moderate, is_finite, started, is_packed, has_tile_q;
+    std::uint16_t* packed_q;         // unless few_rows_by floats
+    std::uint16_t* tile_q;           // for the matrix unit's tiles of many rows, if has_tile_q
+    FewRowsBy few_rows_by;
+    bool is_moderate, is_finite, started, has_tile_q;
     std::array<bool, kBlockRows> head_started;
 
     std::int64_t rows() const { return std::int64_t{heads} * queries; }
@@ -33,7 +39,7 @@ struct Block {
 
 // The scratch memory of a lane (a thread of the pool).
 struct Scratch {
-    float *keys, *values, *lse, *output;
+    float *keys, *values, *lse;
     std::int64_t *key_rows, *offsets;
     std::uint64_t* emitted;
     // For the matrix unit; f32 of a tile of keys or values.

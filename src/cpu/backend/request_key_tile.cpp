@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "cpu/backend/avx2.h"
+#include "cpu/backend/flush_denormals.h"
 #include "cpu/backend/tiles.h"
 
 namespace flexc::cpu::requests {
@@ -58,44 +59,90 @@ bool KeyTile::may_be_skinny(std::int64_t rows) const {
            has_skinny_products(shape_.head_dim) && has_skinny_products(shape_.head_dim_v);
 }
 
-bool KeyTile::may_use_matrix_unit(std::int64_t rows) const {
-    return shape_.dtype == DType::bf16 && may_be_skinny(rows) && amx::suits(shape_, in_);
+FewRowsBy KeyTile::few_rows_by(std::int64_t rows) const {
+    if (shape_.dtype != DType::bf16 || shape_.kv_dtype != DType::bf16 || !may_be_skinny(rows))
+        return FewRowsBy::floats;
+    if (amx::suits(shape_, in_)) return FewRowsBy::matrix_unit;
+    return has_bf16_products(shape_.head_dim) ? FewRowsBy::bf16 : FewRowsBy::floats;
 }
 
-void KeyTile::multiply_in_memory(const Block& block, int rows, Range columns) const {
+bool KeyTile::joins_heads() const {
+    return order(shape_.head_dim).keys_at_once > 0 && order(shape_.head_dim_v).keys_at_once > 0 &&
+           in_.k.stride_h < in_.k.stride_s && in_.v.stride_h < in_.v.stride_s;
+}
+
+template <typename Visit>
+void KeyTile::visit_few_rows(std::span<const FewRows> all, const ReadingOrder& order,
+                             const Visit& visit) {
+    const bool is_joined = all.size() > 1;
+    const std::int64_t keys = is_joined ? order.keys_at_once : kKeyTile;
+    const std::int64_t ahead = is_joined ? order.keys_at_once : order.rows_ahead;
+    for (std::int64_t key = keys_.begin; key < keys_.end; key += keys)
+        for (const FewRows& few : all) {
+            const Range part{std::max(few.columns.begin, key),
+                             std::min(few.columns.end, key + keys)};
+            if (part.empty()) continue;
+            move_to_head(few.block->head / (in_.heads / in_.kv_heads));
+            visit(few, part, ahead);
+        }
+}
+
+void KeyTile::multiply_in_memory(std::span<const FewRows> all) {
     const int dim = shape_.head_dim;
-    if (block.is_packed)
-        amx::multiply_by_keys(rows, dim, block.packed_q, list_rows(columns, in_.k), block.scores,
-                              kKeyTile);
-    else
-        keys_of_.visit_memory(columns, kv_head_, in_.k, in_.k_scale,
-                              [&](const MemoryRows& keys, std::int64_t column) {
-                                  multiply_by_keys(shape_.kv_dtype, rows, dim, block.q, keys,
-                                                   block.scores + column, kKeyTile);
+    const FewRows& first = all.front();
+    if (first.block->few_rows_by == FewRowsBy::matrix_unit)
+        return amx::multiply_by_keys(first.rows, dim, first.block->packed_q,
+                                     list_rows(first.columns, in_.k), first.block->scores,
+                                     kKeyTile);
+    const FlushDenormals flush;
+    visit_few_rows(all, order(dim), [&](const FewRows& few, Range part, std::int64_t ahead) {
+        const Block& block = *few.block;
+        keys_of_.visit_memory(part, kv_head_, in_.k, in_.k_scale, ahead,
+                              [&](const MemoryRows& keys, std::int64_t key) {
+                                  float* const scores = block.scores + key - few.columns.begin;
+                                  if (block.few_rows_by == FewRowsBy::bf16)
+                                      multiply_bf16_by_keys(few.rows, dim, block.packed_q, keys,
+                                                            scores, kKeyTile);
+                                  else
+                                      multiply_by_keys(shape_.kv_dtype, few.rows, dim, block.q,
+                                                       keys, scores, kKeyTile);
                               });
+    });
 }
 
-void KeyTile::add_values_in_memory(const Block& block, int rows, Range columns) {
+void KeyTile::add_values_in_memory(std::span<const FewRows> all) {
     const int dim = shape_.head_dim_v;
-    float* const output = block.output;
-    if (!block.started) std::fill_n(output, rows * dim, 0.0f);
-    std::copy_n(output, rows * dim, scratch_.output);
-    if (block.is_packed)
-        amx::add_weighted_values(rows, dim, block.scores, kKeyTile, list_rows(columns, in_.v),
-                                 scratch_.output);
-    else
-        keys_of_.visit_memory(columns, kv_head_, in_.v, in_.v_scale,
-                              [&](const MemoryRows& values, std::int64_t column) {
-                                  add_weighted_values(shape_.kv_dtype, rows, dim,
-                                                      block.scores + column, kKeyTile, values,
-                                                      scratch_.output);
-                              });
-    // Hidden elements have weight 0, which makes NaN of values that are not finite.
-    if (all_finite(scratch_.output, rows * dim))
-        std::copy_n(scratch_.output, rows * dim, output);
-    else
-        add_wide_values(block, rows, columns.begin % kKeyTile,
+    for (const FewRows& few : all) {
+        if (!few.block->started) std::fill_n(few.block->output, few.rows * dim, 0.0f);
+        std::copy_n(few.block->output, few.rows * dim, few.block->new_output);
+    }
+    const FewRows& first = all.front();
+    if (first.block->few_rows_by == FewRowsBy::matrix_unit) {
+        amx::add_weighted_values(first.rows, dim, first.block->scores, kKeyTile,
+                                 list_rows(first.columns, in_.v), first.block->new_output);
+    } else {
+        const FlushDenormals flush;
+        visit_few_rows(all, order(dim), [&](const FewRows& few, Range part, std::int64_t ahead) {
+            keys_of_.visit_memory(part, kv_head_, in_.v, in_.v_scale, ahead,
+                                  [&](const MemoryRows& values, std::int64_t key) {
+                                      add_weighted_values(shape_.kv_dtype, few.rows, dim,
+                                                          few.block->scores + key -
+                                                              few.columns.begin,
+                                                          kKeyTile, values, few.block->new_output);
+                                  });
+        });
+    }
+    for (const FewRows& few : all) {
+        // Hidden elements have weight 0, which makes NaN of values that are not finite.
+        if (all_finite(few.block->new_output, few.rows * dim)) {
+            std::copy_n(few.block->new_output, few.rows * dim, few.block->output);
+            continue;
+        }
+        move_to_head(few.block->head / (in_.heads / in_.kv_heads));
+        const Range& columns = few.columns;
+        add_wide_values(*few.block, few.rows, columns.begin % kKeyTile,
                         static_cast<int>(round_up(columns.end - columns.begin, kColumnUnit)));
+    }
 }
 
 void KeyTile::multiply(Block& block, int rows, std::int64_t first, int width) {

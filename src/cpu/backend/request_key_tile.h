@@ -2,12 +2,20 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "cpu/backend/request_keys.h"
 #include "cpu/backend/request_queries.h"
 #include "cpu/backend/request_tiles.h"
 
 namespace flexc::cpu::requests {
+
+// A few rows of queries, padded, and the keys of a tile that they see.
+struct FewRows {
+    Block* block;
+    int rows;
+    Range columns;
+};
 
 class KeyTile {
   public:
@@ -29,17 +37,28 @@ class KeyTile {
 
     // Whether products of so many rows can read keys and values from memory without copying them.
     bool may_be_skinny(std::int64_t rows) const;
-    bool may_use_matrix_unit(std::int64_t rows) const;
-    // block.scores[rows][kKeyTile] = queries * keys, by rows in memory.
-    void multiply_in_memory(const Block& block, int rows, Range columns) const;
+    FewRowsBy few_rows_by(std::int64_t rows) const;
+    // Whether rows of several heads that need not copy keys should be multiplied together, as
+    // each head's keys lie between those of others.
+    bool joins_heads() const;
+    // block.scores[rows][kKeyTile] = queries * keys, by rows in memory, for all of these.
+    void multiply_in_memory(std::span<const FewRows> all);
     // block.output[rows][] (+)= block.scores * values, likewise.
-    void add_values_in_memory(const Block& block, int rows, Range columns);
+    void add_values_in_memory(std::span<const FewRows> all);
 
     // The same with `width` keys of the copied tile, from its column `first` on.
     void multiply(Block& block, int rows, std::int64_t first, int width);
     void add_values(const Block& block, int rows, std::int64_t first, int width);
 
   private:
+    ReadingOrder order(int dim) const {
+        return reading_order(dim, dim * bytes_of(shape_.kv_dtype));
+    }
+    // Calls visit(few rows, some of their columns, rows ahead to prefetch) with the tile at their
+    // head: those of one head after another, or in turn.
+    template <typename Visit>
+    void visit_few_rows(std::span<const FewRows> all, const ReadingOrder& order,
+                        const Visit& visit);
     void add_wide_values(const Block& block, int rows, std::int64_t first, int width);
     void load_keys();
     void load_values();

@@ -1,10 +1,10 @@
 // Keys and values of one request: where their rows are in memory, and copies of a tile of them.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "cpu/backend/attention.h"
-#include "cpu/backend/flush_denormals.h"
 #include "cpu/backend/request_block.h"
 #include "cpu/backend/skinny_amx.h"
 #include "cpu/backend/tile_range.h"
@@ -30,27 +30,31 @@ class Keys {
             }
         });
     }
-    // Calls visit(rows in memory, index of the first one in `keys`) for each run of keys.
+    // Calls visit(rows in memory, the first one's key) for each run of keys. ahead: how many rows
+    // ahead to prefetch.
     template <typename Visit>
     void visit_memory(Range keys, int kv_head, const TensorArgument& tensor,
-                      const ScaleArgument& scale, const Visit& visit) const {
-        const FlushDenormals flush;
-        const auto place = [&](const Rows& rows) {
-            return rows.b * tensor.stride_b + rows.h * tensor.stride_h +
-                   rows.first * tensor.stride_s;
+                      const ScaleArgument& scale, std::int64_t ahead, const Visit& visit) const {
+        const auto place = [&](const Rows& rows) -> const void* {
+            const std::int64_t element =
+                rows.b * tensor.stride_b + rows.h * tensor.stride_h + rows.first * tensor.stride_s;
+            return static_cast<const char*>(tensor.data) + element * bytes_of(shape_.kv_dtype);
         };
-        MemoryRows memory{tensor.data, 0, tensor.stride_s, 0, 0};
-        std::int64_t at = keys.begin;
         visit_runs(keys, kv_head, [&](const Rows& rows, std::int64_t key) {
-            memory.next = place(rows);
-            if (memory.count > 0) visit(memory, at - keys.begin);
-            memory.first = memory.next;
-            memory.count = rows.count;
-            memory.scale = scale.of(rows.b, static_cast<int>(rows.h));
-            at = key;
+            // Short runs are skipped whole, as later ones are elsewhere.
+            const std::int64_t near = rows.count < ahead ? round_up(ahead, rows.count) : ahead;
+            const std::int64_t later = key + std::max(rows.count, near);
+            MemoryRows memory{.data = place(rows),
+                              .stride = tensor.stride_s,
+                              .count = rows.count,
+                              .ahead = near,
+                              .next = place(rows),
+                              .scale = scale.of(rows.b, static_cast<int>(rows.h))};
+            if (later < sequence_.kv_len)
+                visit_runs({later, later + 1}, kv_head,
+                           [&](const Rows& next, std::int64_t) { memory.next = place(next); });
+            visit(memory, key);
         });
-        memory.next = memory.first + memory.count * memory.stride;
-        visit(memory, at - keys.begin);
     }
     // Returns where these rows of a tensor of 16 bits are. offsets: room for those of runs.
     amx::RowList list_rows(Range keys, int kv_head, const TensorArgument& tensor,

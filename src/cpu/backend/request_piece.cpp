@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <limits>
+#include <span>
 
 #include "cpu/backend/request_key_tile.h"
 #include "cpu/backend/rescale.h"
@@ -38,7 +40,10 @@ class Piece {
 
     void compute() {
         fill_blocks();
+        const bool joins_blocks = may_join_blocks();
+        if (joins_blocks) separate_blocks();
         visit_key_tiles([&] {
+            if (joins_blocks) return joint_step();
             for (int i = 0; i < block_count_; ++i)
                 block_step(scratch_.blocks[i]);
         });
@@ -87,8 +92,40 @@ class Piece {
         block.is_finite = magnitude.is_finite;
         std::fill_n(block.row_max, block.rows(), -std::numeric_limits<float>::infinity());
         std::fill_n(block.row_sum, block.rows(), 0.0f);
-        block.is_packed = key_tile_.may_use_matrix_unit(rows);
-        if (block.is_packed) amx::pack_queries(rows, shape_.head_dim, block.q, block.packed_q);
+        block.few_rows_by = key_tile_.few_rows_by(rows);
+        if (block.few_rows_by == FewRowsBy::matrix_unit)
+            amx::pack_queries(rows, shape_.head_dim, block.q, block.packed_q);
+        if (block.few_rows_by == FewRowsBy::bf16)
+            std::transform(block.q, block.q + std::int64_t{rows} * shape_.head_dim, block.packed_q,
+                           [](float q) {
+                               return static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(q) >>
+                                                                 16);
+                           });
+    }
+
+    // Whether all blocks multiply a few keys, one block after the other, before the next keys.
+    bool may_join_blocks() const {
+        std::int64_t rows = 0;
+        for (int i = 0; i < block_count_; ++i) {
+            const Block& block = scratch_.blocks[static_cast<std::size_t>(i)];
+            const std::int64_t padded = power_of_two(block.rows());
+            if (block.few_rows_by == FewRowsBy::matrix_unit || !key_tile_.may_be_skinny(padded))
+                return false;
+            rows += padded;
+        }
+        // A look at the scores needs copies of one head's keys.
+        return block_count_ > 1 && rows <= kBlockRows && !shape_.hides_scores &&
+               key_tile_.joins_heads();
+    }
+    // Gives blocks, which share memory otherwise, a part of it each.
+    void separate_blocks() {
+        std::int64_t row = 0;
+        for (int i = 0; i < block_count_; ++i) {
+            Block& block = scratch_.blocks[static_cast<std::size_t>(i)];
+            block.scores += row * kKeyTile;
+            block.new_output += row * shape_.head_dim_v;
+            row += power_of_two(block.rows());
+        }
     }
 
     // Calls visit() for each tile of the piece's keys, with key_tile_ at it.
@@ -100,26 +137,36 @@ class Piece {
         }
     }
 
-    void block_step(Block& block) {
+    // What a block's heads see of the key tile, and all of it together.
+    struct Seen {
+        VisibleByHead by_head;
+        Range columns;
+    };
+    Seen look(const Block& block) {
         key_tile_.move_to_head(block.head / (in_.heads / in_.kv_heads));
-        VisibleByHead visible_columns;
-        Range columns{key_tile_.keys().end, key_tile_.keys().begin};
+        Seen seen{{}, {key_tile_.keys().end, key_tile_.keys().begin}};
         for (int i = 0; i < block.heads; ++i) {
-            VisibleColumns& visible = visible_columns[static_cast<std::size_t>(i)];
-            visible = i > 0 && heads_see_the_same() ? visible_columns[0] : find_visible(block, i);
+            VisibleColumns& visible = seen.by_head[static_cast<std::size_t>(i)];
+            visible = i > 0 && heads_see_the_same() ? seen.by_head[0] : find_visible(block, i);
             if (visible.columns.empty()) continue;
-            columns.begin = std::min(columns.begin, visible.columns.begin);
-            columns.end = std::max(columns.end, visible.columns.end);
+            seen.columns.begin = std::min(seen.columns.begin, visible.columns.begin);
+            seen.columns.end = std::max(seen.columns.end, visible.columns.end);
         }
+        return seen;
+    }
+
+    void block_step(Block& block) {
+        const Seen seen = look(block);
+        Range columns = seen.columns;
         if (columns.empty()) return;
         if (key_tile_.may_be_skinny(power_of_two(block.rows())))
-            return skinny_step(block, visible_columns, columns);
+            return skinny_step(std::array{few_rows(block, columns)}, &seen);
         if (uses_tiles_) columns.begin = columns.begin / amx::kTileUnit * amx::kTileUnit;
-        if (block.heads > 1) return tile_step(block, visible_columns, columns);
+        if (block.heads > 1) return tile_step(block, seen.by_head, columns);
         if (uses_tiles_ && !block.has_tile_q) queries_.pack(block, scratch_.offsets);
         for (int query = 0; query < block.queries; query += kStripRows) {
             Block strip = rows_from(block, query);
-            tile_step(strip, visible_columns, columns);
+            tile_step(strip, seen.by_head, columns);
         }
         block.started = block.head_started[0] = true;
     }
@@ -137,13 +184,32 @@ class Piece {
         return block;
     }
 
-    // A few rows, whose products read keys and values from memory.
-    void skinny_step(Block& block, const VisibleByHead& visible, Range columns) {
-        const auto rows = static_cast<int>(power_of_two(block.rows()));
-        key_tile_.multiply_in_memory(block, rows, columns);
-        weigh(block, visible, columns, rows, width_of(columns, kColumnUnit));
-        key_tile_.add_values_in_memory(block, rows, columns);
-        block.started = true;
+    void joint_step() {
+        std::array<FewRows, kMostBlocks> few;
+        std::array<Seen, kMostBlocks> seen;
+        std::size_t count = 0;
+        for (int i = 0; i < block_count_; ++i) {
+            Block& block = scratch_.blocks[static_cast<std::size_t>(i)];
+            seen[count] = look(block);
+            if (seen[count].columns.empty()) continue;
+            few[count] = few_rows(block, seen[count].columns);
+            ++count;
+        }
+        if (count > 0) skinny_step({few.data(), count}, seen.data());
+    }
+
+    static FewRows few_rows(Block& block, Range columns) {
+        return {&block, static_cast<int>(power_of_two(block.rows())), columns};
+    }
+    // Blocks of a few rows, whose products read keys and values from memory. seen: of each.
+    void skinny_step(std::span<const FewRows> all, const Seen* seen) {
+        key_tile_.multiply_in_memory(all);
+        for (const FewRows& few : all)
+            weigh(*few.block, seen++->by_head, few.columns, few.rows,
+                  width_of(few.columns, kColumnUnit));
+        key_tile_.add_values_in_memory(all);
+        for (const FewRows& few : all)
+            few.block->started = true;
     }
     void tile_step(Block& block, const VisibleByHead& visible, Range columns) {
         const auto rows = static_cast<int>(queries_.padded_rows(block));

@@ -29,6 +29,9 @@ class SharedTiles {
         first_ = arena.take<std::int64_t>(in_.batch);
     }
 
+    // Whether two pieces may have the same keys.
+    bool any() const { return first_ != nullptr; }
+
     // Places the tiles of requests whose keys several pieces read, one after another, as far as
     // there is room.
     void place() const {

@@ -10,23 +10,18 @@
 namespace flexc::cpu::FLEXC_VECTORS {
 namespace {
 
-// Sums that are computed at once: enough to keep both multipliers busy, and one for each lane.
-constexpr int kSums = static_cast<int>(kLanes);
-
 // Prefetches rows: those of one head are often far apart, which the processor does not predict. A
 // line at a time, between multiplications: a burst of them would wait for memory alone. Not far
 // ahead: rows of one head may share a few sets of the first-level cache.
 class RowsAhead {
   public:
-    static constexpr std::int64_t kMost = 16, kMostBytes = 4096;
-
     RowsAhead(const MemoryRows& rows, std::int64_t dim, std::int64_t bytes)
-        : data_(static_cast<const char*>(rows.data) + rows.first * bytes),
-          stride_(rows.stride * bytes), count_(rows.count),
-          next_(static_cast<const char*>(rows.data) + rows.next * bytes - count_ * stride_),
-          near_(kMostBytes / (dim * bytes) < kMost ? kMostBytes / (dim * bytes) : kMost),
-          are_adjacent_(stride_ == dim * bytes) {}
+        : data_(static_cast<const char*>(rows.data)), row_bytes_(dim * bytes),
+          stride_(rows.stride * bytes), count_(rows.count), near_(rows.ahead),
+          next_(static_cast<const char*>(rows.next) - (count_ > near_ ? count_ : near_) * stride_) {
+    }
 
+    std::int64_t row_bytes() const { return row_bytes_; }
     // The row to prefetch while this one is multiplied: from row wraps_at() on, one of the rows
     // that are read next.
     FLEXC_TARGET __attribute__((always_inline)) const char* near(std::int64_t row) const {
@@ -38,7 +33,7 @@ class RowsAhead {
     // A row further ahead, of which to prefetch a line, if rows are adjacent: processors of Intel
     // then read on.
     FLEXC_TARGET __attribute__((always_inline)) const char* far(std::int64_t row) const {
-        return kRowsFarAhead > 0 && are_adjacent_ ? at(row + kRowsFarAhead) : nullptr;
+        return kRowsFarAhead > 0 && stride_ == row_bytes_ ? at(row + kRowsFarAhead) : nullptr;
     }
 
   private:
@@ -47,67 +42,108 @@ class RowsAhead {
     }
 
     const char* data_;
-    std::int64_t stride_, count_;
-    const char* next_;  // of the next rows, what data_ is of these: their first one is row count_
-    std::int64_t near_; // in rows
-    bool are_adjacent_;
+    std::int64_t row_bytes_, stride_, count_, near_;
+    const char* next_; // of later rows, what data_ is of these
 };
+
+constexpr std::int64_t kLine = 64;
 
 // Prefetches the lines that begin in kBytes bytes of a row from `first` on, a multiple of kBytes.
 template <std::int64_t kBytes>
 FLEXC_TARGET_INLINE void prefetch(const char* row, std::int64_t first) {
-    constexpr std::int64_t kLine = 64;
     if (kBytes % kLine != 0 && first % kLine != 0) return;
     for (std::int64_t byte = 0; byte < kBytes; byte += kLine)
-        _mm_prefetch(row + first + byte, _MM_HINT_T0);
+        _mm_prefetch(row + first + byte, kPrefetchTo);
 }
 
+// Prefetches rows ahead line by line in the order of memory, whatever the order of products.
+class LinesAhead {
+  public:
+    FLEXC_TARGET __attribute__((always_inline)) LinesAhead(const RowsAhead& rows, std::int64_t row)
+        : rows_(rows), row_(row), line_(rows.near(row)), end_(line_ + rows.row_bytes()) {}
+
+    // As many lines as kBytes bytes have, of which `first` have had theirs.
+    template <std::int64_t kBytes>
+    FLEXC_TARGET __attribute__((always_inline)) void prefetch(std::int64_t first) {
+        if (kBytes % kLine != 0 && first % kLine != 0) return;
+        for (std::int64_t byte = 0; byte < kBytes; byte += kLine) {
+            _mm_prefetch(line_, kPrefetchTo);
+            line_ += kLine;
+            if (line_ < end_) continue;
+            line_ = rows_.near(++row_);
+            end_ = line_ + rows_.row_bytes();
+        }
+    }
+
+  private:
+    const RowsAhead& rows_;
+    std::int64_t row_;
+    const char *line_, *end_;
+};
+
+// Numbers that are multiplied as floats, a vector at a time.
+template <typename Load> struct Floats : Load {
+    using Number = float;
+    static constexpr std::int64_t kNumbers = kLanes;
+    FLEXC_TARGET_INLINE Vector of_row(const float* from) { return load(from); }
+    FLEXC_TARGET_INLINE Vector fused(Vector x, Vector y, Vector z) {
+        return FLEXC_VECTORS::fused(x, y, z);
+    }
+};
+
 // kKeys keys at `key`, each so many bytes after the one before it; the first one's number is `row`.
-template <typename Load, int kRows, int kKeys>
-FLEXC_TARGET_INLINE void scores_of(std::int64_t dim, const float* left, const char* key,
-                                   std::int64_t bytes, [[maybe_unused]] float scale, float* scores,
-                                   std::int64_t stride, const RowsAhead& ahead, std::int64_t row) {
+template <typename Keys, int kRows, int kKeys>
+FLEXC_TARGET_INLINE void scores_of(std::int64_t dim, const typename Keys::Number* left,
+                                   const char* key, std::int64_t bytes,
+                                   [[maybe_unused]] float scale, float* scores, std::int64_t stride,
+                                   const RowsAhead& ahead, std::int64_t row) {
     const char *const next = ahead.near(row), *const far = ahead.far(row);
+    LinesAhead lines(ahead, row);
     if (far != nullptr)
         for (int i = 0; i < kKeys; ++i)
             _mm_prefetch(far + i * bytes, _MM_HINT_T1);
     Vector sums[kSums];
     for (Vector& sum : sums)
         sum = zero();
-    for (std::int64_t d = 0; d < dim; d += kLanes) {
-        for (int i = 0; i < kKeys; ++i)
-            prefetch<kLanes * Load::kBytes>(next + i * bytes, d * Load::kBytes);
+    for (std::int64_t d = 0; d < dim; d += Keys::kNumbers) {
+        if constexpr (kPrefetchesInOrder)
+            lines.prefetch<kKeys * Keys::kNumbers * Keys::kBytes>(d * kKeys * Keys::kBytes);
+        else
+            for (int i = 0; i < kKeys; ++i)
+                prefetch<Keys::kNumbers * Keys::kBytes>(next + i * bytes, d * Keys::kBytes);
         Vector of_keys[kKeys];
         for (int i = 0; i < kKeys; ++i)
-            of_keys[i] = Load::at(key + i * bytes + d * Load::kBytes);
+            of_keys[i] = Keys::at(key + i * bytes + d * Keys::kBytes);
         for (int i = 0; i < kRows; ++i) {
-            Vector of_row = load(left + i * dim + d);
+            Vector of_row = Keys::of_row(left + i * dim + d);
             asm("" : "+v"(of_row)); // else each product would load it again
             for (int k = 0; k < kKeys; ++k)
-                sums[i * kKeys + k] = fused(of_row, of_keys[k], sums[i * kKeys + k]);
+                sums[i * kKeys + k] = Keys::fused(of_row, of_keys[k], sums[i * kKeys + k]);
         }
     }
-    Vector all = sums_of(sums);
-    if constexpr (Load::kBytes == 1) all = product(all, splat(scale));
     alignas(Vector) float of[kSums];
-    store(of, all);
+    for (int i = 0; i < kSums; i += kLanes) {
+        Vector all = sums_of(sums + i);
+        if constexpr (Keys::kBytes == 1) all = product(all, splat(scale));
+        store(of + i, all);
+    }
     for (int i = 0; i < kRows; ++i)
         std::memcpy(scores + i * stride, of + i * kKeys, kKeys * sizeof(float));
 }
 
-template <typename Load, int kRows>
-FLEXC_TARGET void all_scores(std::int64_t dim, const float* left, const MemoryRows& keys,
-                             float* scores, std::int64_t stride) {
+template <typename Keys, int kRows>
+FLEXC_TARGET void all_scores(std::int64_t dim, const typename Keys::Number* left,
+                             const MemoryRows& keys, float* scores, std::int64_t stride) {
     constexpr int kKeys = kSums / kRows;
-    const std::int64_t bytes = keys.stride * Load::kBytes;
-    const char* const data = static_cast<const char*>(keys.data) + keys.first * Load::kBytes;
-    const RowsAhead ahead(keys, dim, Load::kBytes);
+    const std::int64_t bytes = keys.stride * Keys::kBytes;
+    const char* const data = static_cast<const char*>(keys.data);
+    const RowsAhead ahead(keys, dim, Keys::kBytes);
     std::int64_t j = 0;
     for (; j + kKeys <= keys.count; j += kKeys)
-        scores_of<Load, kRows, kKeys>(dim, left, data + j * bytes, bytes, keys.scale, scores + j,
+        scores_of<Keys, kRows, kKeys>(dim, left, data + j * bytes, bytes, keys.scale, scores + j,
                                       stride, ahead, j);
     for (; j < keys.count; ++j)
-        scores_of<Load, kRows, 1>(dim, left, data + j * bytes, bytes, keys.scale, scores + j,
+        scores_of<Keys, kRows, 1>(dim, left, data + j * bytes, bytes, keys.scale, scores + j,
                                   stride, ahead, j);
 }
 
@@ -118,7 +154,8 @@ template <typename Load, int kRows, int kVectors>
 FLEXC_TARGET_INLINE void add_values(std::int64_t first, std::int64_t dim, const float* weights,
                                     std::int64_t stride, const char* values, std::int64_t bytes,
                                     std::int64_t count, float scale, float* out,
-                                    const RowsAhead& ahead, std::int64_t row) {
+                                    const RowsAhead& ahead, LinesAhead& lines, std::int64_t row) {
+    constexpr std::int64_t kBytes = kVectors * kLanes * Load::kBytes;
     const Vector scales = splat(scale);
     std::int64_t d = first;
     for (; d + kVectors * kLanes <= dim; d += kVectors * kLanes) {
@@ -129,8 +166,12 @@ FLEXC_TARGET_INLINE void add_values(std::int64_t first, std::int64_t dim, const 
         const char* far = d == 0 ? ahead.far(row) : nullptr;
         const float* weight = weights;
         for (std::int64_t j = 0; j < count; ++j, from += bytes, next += bytes, ++weight) {
-            if (row + j == ahead.wraps_at()) next = ahead.near(row + j);
-            prefetch<kVectors * kLanes * Load::kBytes>(next, d * Load::kBytes);
+            if constexpr (kPrefetchesInOrder) {
+                lines.prefetch<kBytes>(j * kBytes);
+            } else {
+                if (row + j == ahead.wraps_at()) next = ahead.near(row + j);
+                prefetch<kBytes>(next, d * Load::kBytes);
+            }
             if (far != nullptr) {
                 _mm_prefetch(far, _MM_HINT_T1);
                 far += bytes;
@@ -149,20 +190,22 @@ FLEXC_TARGET_INLINE void add_values(std::int64_t first, std::int64_t dim, const 
     }
     if constexpr (kVectors > 1)
         add_values<Load, kRows, kVectors / 2>(d, dim, weights, stride, values, bytes, count, scale,
-                                              out, ahead, row);
+                                              out, ahead, lines, row);
 }
 
 template <typename Load, int kRows>
 FLEXC_TARGET void add_all_values(std::int64_t dim, const float* weights, std::int64_t stride,
                                  const MemoryRows& values, float* out) {
-    constexpr std::int64_t kAtOnce = 16;
     const RowsAhead ahead(values, dim, Load::kBytes);
     const std::int64_t bytes = values.stride * Load::kBytes;
-    const char* const data = static_cast<const char*>(values.data) + values.first * Load::kBytes;
-    for (std::int64_t j = 0; j < values.count; j += kAtOnce)
-        add_values<Load, kRows, kSums / kRows>(
-            0, dim, weights + j, stride, data + j * bytes, bytes,
-            values.count - j < kAtOnce ? values.count - j : kAtOnce, values.scale, out, ahead, j);
+    const char* const data = static_cast<const char*>(values.data);
+    for (std::int64_t j = 0; j < values.count; j += kValuesAtOnce) {
+        LinesAhead lines(ahead, j);
+        add_values<Load, kRows, kSums / kRows>(0, dim, weights + j, stride, data + j * bytes, bytes,
+                                               values.count - j < kValuesAtOnce ? values.count - j
+                                                                                : kValuesAtOnce,
+                                               values.scale, out, ahead, lines, j);
+    }
 }
 
 // Calls call(Load, rows as a type, first row) for as many rows at once as have their sums in
@@ -192,8 +235,8 @@ template <typename Call> void with_type(DType dtype, int rows, const Call& call)
 void multiply_by_keys(DType dtype, int rows, int dim, const float* left, const MemoryRows& keys,
                       float* scores, std::int64_t stride) {
     with_type(dtype, rows, [&](auto load, auto count, std::int64_t row) {
-        all_scores<decltype(load), decltype(count)::kRows>(dim, left + row * dim, keys,
-                                                           scores + row * stride, stride);
+        all_scores<Floats<decltype(load)>, decltype(count)::kRows>(dim, left + row * dim, keys,
+                                                                   scores + row * stride, stride);
     });
 }
 

@@ -11,13 +11,22 @@ namespace flexc::cpu {
 // Most rows; with more, packed products are faster.
 inline constexpr int kSkinnyRows = 32;
 
-// Rows of one head in memory, in elements of `data`; the elements of a row are contiguous. next:
-// the row that is read after these, or any. scale: of 8-bit types.
+// Rows of one head in memory; the elements of a row are contiguous. Strides are in elements.
 struct MemoryRows {
-    const void* data;
-    std::int64_t first, stride, count, next;
-    float scale = 1;
+    const void* data; // the first row
+    std::int64_t stride, count;
+    std::int64_t ahead; // how many rows ahead are prefetched
+    const void* next;   // the row that is read max(count, ahead) rows after the first, or any
+    float scale = 1;    // of 8-bit types
 };
+
+// How this processor best reads rows.
+struct ReadingOrder {
+    std::int64_t rows_ahead; // to prefetch
+    // Keys of one head before those of the next one, where these lie between them; 0: any number.
+    std::int64_t keys_at_once;
+};
+ReadingOrder reading_order(int dim, std::int64_t row_bytes);
 
 // Whether this processor has code for them.
 bool has_skinny_products(int dim);
@@ -26,6 +35,11 @@ bool has_skinny_products(int dim);
 // kSkinnyRows. left[rows][dim], scores[rows][stride].
 void multiply_by_keys(DType dtype, int rows, int dim, const float* left, const MemoryRows& keys,
                       float* scores, std::int64_t stride);
+
+// The same for bf16 numbers: whether there is code, and the product.
+bool has_bf16_products(int dim);
+void multiply_bf16_by_keys(int rows, int dim, const std::uint16_t* left, const MemoryRows& keys,
+                           float* scores, std::int64_t stride);
 
 // out[row][d] += sum over j of weights[row][j] * values[j][d]. weights[rows][stride],
 // out[rows][dim]. A weight of zero and a value that is not finite give NaN.
@@ -41,5 +55,10 @@ namespace avx512 {
 decltype(cpu::multiply_by_keys) multiply_by_keys;
 decltype(cpu::add_weighted_values) add_weighted_values;
 } // namespace avx512
+namespace avx512vl {
+decltype(cpu::multiply_by_keys) multiply_by_keys;
+decltype(cpu::multiply_bf16_by_keys) multiply_bf16_by_keys;
+decltype(cpu::add_weighted_values) add_weighted_values;
+} // namespace avx512vl
 
 } // namespace flexc::cpu

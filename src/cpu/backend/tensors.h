@@ -10,6 +10,11 @@
 
 namespace flexc::cpu {
 
+// Of an element of queries, keys or values.
+constexpr std::int64_t bytes_of(DType dtype) {
+    return dtype == DType::f32 ? 4 : dtype == DType::f16 || dtype == DType::bf16 ? 2 : 1;
+}
+
 // Rows [first, first + count) of one (b, h).
 struct Rows {
     std::int64_t b, h, first, count;

@@ -42,4 +42,25 @@ void for_units(const CpuThreads& pool, int lanes, std::int64_t units, const Work
         &take_units);
 }
 
+// The same where a unit goes on with what the one before it reads: a lane takes several at once,
+// and fewer towards the end.
+template <typename Work>
+void for_runs_of_units(const CpuThreads& pool, int lanes, std::int64_t units, const Work& work) {
+    std::atomic<std::int64_t> next{0};
+    auto take_runs = [&](int lane) {
+        std::int64_t begin = 0;
+        while ((begin = next.load(std::memory_order_relaxed)) < units) {
+            const std::int64_t end =
+                begin + std::max<std::int64_t>((units - begin) / (std::int64_t{2} * lanes), 1);
+            if (!next.compare_exchange_strong(begin, end, std::memory_order_relaxed)) continue;
+            for (std::int64_t unit = begin; unit < end; ++unit)
+                work(unit, lane);
+        }
+    };
+    run_lanes(
+        pool, lanes,
+        [](void* context, int lane) { (*static_cast<decltype(take_runs)*>(context))(lane); },
+        &take_runs);
+}
+
 } // namespace flexc::cpu
