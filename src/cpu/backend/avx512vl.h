@@ -23,9 +23,28 @@ inline constexpr std::int64_t kRowsAhead = 64, kBytesAhead = 65536, kRowsFarAhea
 inline constexpr std::int64_t kValuesAtOnce = 32;
 inline constexpr std::int64_t kKeysAtOnce = 32; // of one head, before those of the next one
 
-using avx2::LoadF32, avx2::LoadF16, avx2::LoadBf16, avx2::LoadE4m3, avx2::LoadE5m2, avx2::LoadI8;
+using avx2::LoadF32, avx2::LoadF16, avx2::LoadE4m3, avx2::LoadE5m2, avx2::LoadI8;
 using avx2::zero, avx2::splat, avx2::load, avx2::store, avx2::product, avx2::fused,
     avx2::load_scaled;
+
+struct LoadBf16 : avx2::LoadBf16 {
+    // Sixteen elements, widened by one operation for each vector: the first and third four of them,
+    // and the others. Sums in that order are loaded and stored likewise.
+    FLEXC_AVX512VL_INLINE void pair_at(const char* from, Vector& first, Vector& second) {
+        const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+        const __m256i none = _mm256_setzero_si256();
+        first = _mm256_castsi256_ps(_mm256_unpacklo_epi16(none, bits));
+        second = _mm256_castsi256_ps(_mm256_unpackhi_epi16(none, bits));
+    }
+    FLEXC_AVX512VL_INLINE Vector load_sums(const float* from) {
+        return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(from)),
+                                    _mm_loadu_ps(from + 8), 1);
+    }
+    FLEXC_AVX512VL_INLINE void store_sums(float* to, Vector sums) {
+        _mm_storeu_ps(to, _mm256_castps256_ps128(sums));
+        _mm_storeu_ps(to + 8, _mm256_extractf128_ps(sums, 1));
+    }
+};
 
 // The sum of each of eight vectors: halves the number of partial sums three times, each time by a
 // shuffle and a blend of two vectors.

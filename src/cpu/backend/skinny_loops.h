@@ -147,6 +147,35 @@ FLEXC_TARGET void all_scores(std::int64_t dim, const typename Keys::Number* left
                                   stride, ahead, j);
 }
 
+// kVectors vectors of values, and sums of as many. Load may have an order of its own for two.
+template <typename Load, int kVectors>
+concept InPairs = kVectors % 2 == 0 && requires { Load::pair_at; };
+template <typename Load, int kVectors>
+FLEXC_TARGET_INLINE void load_values(const char* from, Vector scales, Vector (&to)[kVectors]) {
+    if constexpr (InPairs<Load, kVectors>)
+        for (int i = 0; i < kVectors; i += 2)
+            Load::pair_at(from + i * kLanes * Load::kBytes, to[i], to[i + 1]);
+    else
+        for (int i = 0; i < kVectors; ++i)
+            to[i] = load_scaled<Load>(from + i * kLanes * Load::kBytes, scales);
+}
+template <typename Load, int kVectors>
+FLEXC_TARGET_INLINE void load_sums(const float* from, Vector* to) {
+    for (int i = 0; i < kVectors; ++i)
+        if constexpr (InPairs<Load, kVectors>)
+            to[i] = Load::load_sums(from + i / 2 * 2 * kLanes + i % 2 * kLanes / 2);
+        else
+            to[i] = load(from + i * kLanes);
+}
+template <typename Load, int kVectors>
+FLEXC_TARGET_INLINE void store_sums(float* to, const Vector* from) {
+    for (int i = 0; i < kVectors; ++i)
+        if constexpr (InPairs<Load, kVectors>)
+            Load::store_sums(to + i / 2 * 2 * kLanes + i % 2 * kLanes / 2, from[i]);
+        else
+            store(to + i * kLanes, from[i]);
+}
+
 // Adds the weighted values of some keys to the columns from `first` on, kVectors vectors of each
 // row at once: few enough keys to stay in the first-level cache. The remaining columns take fewer
 // vectors at once. row: the number of the first key.
@@ -160,8 +189,8 @@ FLEXC_TARGET_INLINE void add_values(std::int64_t first, std::int64_t dim, const 
     std::int64_t d = first;
     for (; d + kVectors * kLanes <= dim; d += kVectors * kLanes) {
         Vector sums[kRows * kVectors];
-        for (int i = 0; i < kRows * kVectors; ++i)
-            sums[i] = load(out + i / kVectors * dim + d + i % kVectors * kLanes);
+        for (int i = 0; i < kRows; ++i)
+            load_sums<Load, kVectors>(out + i * dim + d, sums + i * kVectors);
         const char *from = values + d * Load::kBytes, *next = ahead.near(row);
         const char* far = d == 0 ? ahead.far(row) : nullptr;
         const float* weight = weights;
@@ -177,16 +206,15 @@ FLEXC_TARGET_INLINE void add_values(std::int64_t first, std::int64_t dim, const 
                 far += bytes;
             }
             Vector of_values[kVectors];
-            for (int i = 0; i < kVectors; ++i)
-                of_values[i] = load_scaled<Load>(from + i * kLanes * Load::kBytes, scales);
+            load_values<Load>(from, scales, of_values);
             for (int i = 0; i < kRows; ++i) {
                 const Vector of_row = splat(weight[i * stride]);
                 for (int k = 0; k < kVectors; ++k)
                     sums[i * kVectors + k] = fused(of_row, of_values[k], sums[i * kVectors + k]);
             }
         }
-        for (int i = 0; i < kRows * kVectors; ++i)
-            store(out + i / kVectors * dim + d + i % kVectors * kLanes, sums[i]);
+        for (int i = 0; i < kRows; ++i)
+            store_sums<Load, kVectors>(out + i * dim + d, sums + i * kVectors);
     }
     if constexpr (kVectors > 1)
         add_values<Load, kRows, kVectors / 2>(d, dim, weights, stride, values, bytes, count, scale,
