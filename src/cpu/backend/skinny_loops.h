@@ -98,7 +98,6 @@ FLEXC_TARGET_INLINE void scores_of(std::int64_t dim, const typename Keys::Number
                                    [[maybe_unused]] float scale, float* scores, std::int64_t stride,
                                    const RowsAhead& ahead, std::int64_t row) {
     const char *const next = ahead.near(row), *const far = ahead.far(row);
-    LinesAhead lines(ahead, row);
     if (far != nullptr)
         for (int i = 0; i < kKeys; ++i)
             _mm_prefetch(far + i * bytes, _MM_HINT_T1);
@@ -106,11 +105,8 @@ FLEXC_TARGET_INLINE void scores_of(std::int64_t dim, const typename Keys::Number
     for (Vector& sum : sums)
         sum = zero();
     for (std::int64_t d = 0; d < dim; d += Keys::kNumbers) {
-        if constexpr (kPrefetchesInOrder)
-            lines.prefetch<kKeys * Keys::kNumbers * Keys::kBytes>(d * kKeys * Keys::kBytes);
-        else
-            for (int i = 0; i < kKeys; ++i)
-                prefetch<Keys::kNumbers * Keys::kBytes>(next + i * bytes, d * Keys::kBytes);
+        for (int i = 0; i < kKeys; ++i)
+            prefetch<Keys::kNumbers * Keys::kBytes>(next + i * bytes, d * Keys::kBytes);
         Vector of_keys[kKeys];
         for (int i = 0; i < kKeys; ++i)
             of_keys[i] = Keys::at(key + i * bytes + d * Keys::kBytes);
