@@ -1256,6 +1256,21 @@ TEST_CASE("keys of few queries are divided, and parts are merged before the sink
     }
 }
 
+TEST_CASE("few queries of many requests, whose heads' keys lie side by side") {
+    int cases = 0;
+    for (std::uint64_t seed = 6001; cases < 12; ++seed) {
+        CAPTURE(seed);
+        Random random(seed);
+        Case one = random_case(random, 8000, 40, true);
+        if (one.keys == Layout::dense || one.kv_heads == 1 || one.batch() < 25) continue;
+        ++cases;
+        one.backward = one.has_d_lse = false;
+        one.dtype =
+            std::array{DType::f32, DType::f16, DType::bf16}[static_cast<std::size_t>(cases % 3)];
+        check_case(one, random);
+    }
+}
+
 TEST_CASE("heads before the slots of a page are other strides") {
     int cases = 0;
     for (std::uint64_t seed = 3001; cases < 8; ++seed) {

@@ -65,42 +65,77 @@ TEST_CASE("few queries of any heads, layouts, types and masks") {
     }
 }
 
+TEST_CASE("few queries of many entries, whose heads' keys lie side by side") {
+    for (const std::uint64_t seed : seeds(25)) {
+        CAPTURE(seed);
+        Random random(seed);
+        Problem shape = random_shape(random);
+        shape.batch = random.integer(64, 70);
+        shape.kv_heads = random.integer(2, 9);
+        shape.heads = shape.kv_heads * random.pick(std::array{1, 2, 4});
+        shape.q_len = random.integer(1, 2);
+        shape.kv_len = random.integer(1, 90);
+        shape.head_dim = random.pick(std::array{8, 16, 32, 40});
+        shape.head_dim_v = random.chance(60) ? shape.head_dim : 24;
+        const std::string text = random.pick(kPrograms);
+        CAPTURE(text);
+        CAPTURE(shape.heads);
+        CAPTURE(shape.kv_heads);
+        CAPTURE(shape.kv_len);
+        CAPTURE(shape.head_dim);
+        CAPTURE(shape.head_dim_v);
+        check(text, shape,
+              {.dtype = random.pick(std::array{DType::f32, DType::f16, DType::bf16}),
+               .layout = MemoryLayout::heads_inside,
+               .threads = static_cast<int>(random.integer(1, 3)),
+               .backward = false},
+              seed);
+    }
+}
+
 TEST_CASE("values that are not finite leak from no hidden key") {
     const ir::Program program =
         program_of("buffer shown: i32[KV_LEN]\nscore_mod = score\nmask_mod = shown[kv_idx] == 1");
     for (const DType dtype : {DType::f32, DType::f16, DType::bf16})
-        for (const auto [q_len, dim, dim_v] : {std::array<std::int64_t, 3>{1, 16, 24},
-                                               {3, 16, 24},
-                                               {12, 16, 24},
-                                               {1, 32, 64},
-                                               {3, 96, 32},
-                                               {12, 64, 64}}) {
+        for (const auto [batch, kv_len, q_len, dim, dim_v] :
+             {std::array<std::int64_t, 5>{2, 600, 1, 16, 24},
+              {2, 600, 3, 16, 24},
+              {2, 600, 12, 16, 24},
+              {2, 600, 1, 32, 64},
+              {2, 600, 3, 96, 32},
+              {2, 600, 12, 64, 64},
+              {65, 50, 1, 32, 16},
+              {65, 50, 3, 16, 24}}) {
             CAPTURE(name(dtype));
+            CAPTURE(batch);
             CAPTURE(q_len);
             CAPTURE(dim);
             Problem problem = make_problem(program,
-                                           {.batch = 2,
+                                           {.batch = batch,
                                             .heads = 4,
                                             .kv_heads = 2,
                                             .q_len = q_len,
-                                            .kv_len = 600,
+                                            .kv_len = kv_len,
                                             .head_dim = dim,
                                             .head_dim_v = dim_v},
                                            5);
             const auto is_shown = [](std::int64_t key) { return key % 9 != 4; };
-            for (std::int64_t key = 0; key < 600; ++key)
+            for (std::int64_t key = 0; key < kv_len; ++key)
                 problem.buffers[0].integers[static_cast<std::size_t>(key)] = is_shown(key) ? 1 : 0;
             const Answer clean = attention_oracle(program, problem);
             const auto poison = [&](std::vector<double>& values, std::int64_t row_dim) {
-                for (std::int64_t row = 0; row < 2 * 2 * 600; ++row)
-                    for (std::int64_t d = 0; d < row_dim && !is_shown(row % 600); ++d)
+                for (std::int64_t row = 0; row < batch * 2 * kv_len; ++row)
+                    for (std::int64_t d = 0; d < row_dim && !is_shown(row % kv_len); ++d)
                         values[static_cast<std::size_t>(row * row_dim + d)] =
                             d % 2 == 0 ? std::numeric_limits<double>::quiet_NaN()
                                        : std::numeric_limits<double>::infinity();
             };
             poison(problem.k, dim);
             poison(problem.v, dim_v);
-            const RunOptions options{.dtype = dtype, .backward = false};
+            const RunOptions options{.dtype = dtype,
+                                     .layout = batch > 2 ? MemoryLayout::heads_inside
+                                                         : MemoryLayout::contiguous,
+                                     .backward = false};
             check_close(run(program, problem, options), clean, options);
         }
 }
