@@ -15,7 +15,7 @@
 namespace flexc::cpu::avx512vl {
 
 using avx2::Vector, avx2::kLanes;
-inline constexpr int kSums = 16;
+inline constexpr int kSums = 16, kMostRows = 4;
 // The first-level cache of these processors waits for few lines at once, the second one for more.
 inline constexpr auto kPrefetchTo = _MM_HINT_T1;
 inline constexpr bool kPrefetchesInOrder = true;

@@ -238,7 +238,7 @@ template <int kCount> struct RowCount {
     static constexpr int kRows = kCount;
 };
 template <typename Load, int kRows = 1, typename Call> void with_rows(int rows, const Call& call) {
-    if constexpr (kRows < kSums)
+    if constexpr (kRows < kMostRows)
         if (rows > kRows) return with_rows<Load, 2 * kRows>(rows, call);
     for (std::int64_t row = 0; row < rows; row += kRows)
         call(Load{}, RowCount<kRows>{}, row);
