@@ -12,7 +12,7 @@ namespace flexc::cpu::avx512 {
 
 using Vector = __m512;
 inline constexpr std::int64_t kLanes = 16;
-inline constexpr int kSums = 16; // of products that are computed at once, in registers
+inline constexpr int kSums = 16;        // of products that are computed at once, in registers
 inline constexpr int kMostRows = kSums; // of queries, whose products they are
 // What loops over rows prefetch, and into which cache: so many rows ahead, if they have no more
 // bytes than that, and of a row further ahead a line, if it is not 0.

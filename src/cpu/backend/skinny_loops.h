@@ -145,7 +145,9 @@ FLEXC_TARGET void all_scores(std::int64_t dim, const typename Keys::Number* left
 
 // kVectors vectors of values, and sums of as many. Load may have an order of its own for two.
 template <typename Load, int kVectors>
-concept InPairs = kVectors % 2 == 0 && requires { Load::pair_at; };
+concept InPairs = kVectors % 2 == 0 && requires {
+    Load::pair_at;
+};
 template <typename Load, int kVectors>
 FLEXC_TARGET_INLINE void load_values(const char* from, Vector scales, Vector (&to)[kVectors]) {
     if constexpr (InPairs<Load, kVectors>)
