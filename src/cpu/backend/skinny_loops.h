@@ -1,5 +1,5 @@
 // The loops of skinny_products.h, by vectors of one instruction set: included once for each, with
-// FLEXC_VECTORS its namespace, which has Vector and what is done with it (avx2.h, avx512.h), and
+// FLEXC_VECTORS its namespace, which has Vector and what is done with it (avx2.h and the like), and
 // FLEXC_TARGET what its functions are compiled for.
 #include <cstring>
 
