@@ -27,8 +27,8 @@ struct BlockShape {
     int threads() const { return 32 * warps; }
 };
 
-// The form of a template's code, which computes the same in all: kSavesRegisters of mod.cuh, and
-// ScoreDerivative::kIsWrittenOnce.
+// The form of a template's code, which computes the same in all: kSavesRegisters of mod.cuh,
+// ScoreDerivative::kIsWrittenOnce and ForwardSchedule::kVisitsFirstInLoop.
 struct CodeForm {
     int saves_registers = 0; // each higher one needs fewer registers and is slower
     // One copy of the code for a tile's elements serves all kinds of tiles.

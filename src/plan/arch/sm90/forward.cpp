@@ -140,6 +140,7 @@ KernelConfig configured(const Choice& choice) {
                     .shared_bytes = ::sm90::forward_layout(sizes).bytes};
     config.schedule = schedule;
     config.decomposition = terms_of(request, reads).decomposition;
+    config.form.writes_scores_once = visits_first_in_loop(choice);
     config.sum_elements = sum_elements(choice);
     // The warps that copy biases can follow ranges of keys, but no block mask.
     config.has_block_mask =
