@@ -98,6 +98,9 @@ struct SpillLimits {
     // Beyond this, the first of these variants is skipped: it saves registers only in the warps
     // beside the MMAs.
     int beside = 0;
+    // Whether kernels of the same family and tile serialise products, too, where this one does: all
+    // of them are skipped then.
+    bool serialise_alike = false;
 };
 
 // What the builder of block masks keeps: the number of intervals for each tile of queries and of

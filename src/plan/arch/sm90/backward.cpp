@@ -444,6 +444,10 @@ std::vector<KernelConfig> backward_candidates(const KernelRequest& request) {
         KernelRequest one_by_one = request;
         one_by_one.sums = {};
         add_tiles(one_by_one);
+        // Loops over terms leave products in flight too few registers in every form, and whether
+        // the loops are of one element or of some.
+        for (KernelConfig& config : candidates)
+            config.spills.serialise_alike = true;
     }
     return candidates;
 }
