@@ -651,8 +651,8 @@ TEST_CASE("a mask that computes much for a query saves registers of the warps th
     }
 }
 
-TEST_CASE("beside loops over terms a backward may spill a few words, and serialised products have "
-          "no other form") {
+TEST_CASE("a backward with loops over terms may spill, begins with a form that saves registers "
+          "beside wide heads, and has no other form where products are serialised") {
     KernelRequest request = forward(90, DType::bf16, 128, 128, true);
     request.kind = KernelKind::backward_fused;
     CHECK_FALSE(first(request).spills.serialise_alike);
@@ -662,8 +662,19 @@ TEST_CASE("beside loops over terms a backward may spill a few words, and seriali
     REQUIRE(all.back().sum_elements == 0);
     for (const KernelConfig& config : all) {
         CHECK(config.spills.serialise_alike);
-        if (config.sum_elements != 0) CHECK(config.spills.tolerated == 32);
+        if (config.sum_elements != 0) CHECK(config.spills.tolerated == 256);
     }
+    CHECK(all.front().form.saves_registers == 2);
+    request.derivative.uses_score = true; // folded into P
+    CHECK(first(request).form.saves_registers == 0);
+    request.derivative.uses_score = false;
+    request.bias.bytes = 2;
+    CHECK(first(request).form.saves_registers == 0);
+    request = forward(90, DType::bf16, 64, 64, true);
+    request.kind = KernelKind::backward_fused;
+    request.sums = {.count = 1, .carried = 1};
+    CHECK(first(request).sum_elements != 0);
+    CHECK(first(request).form.saves_registers == 0);
 }
 
 TEST_CASE("the first form with a dense bias, or with sums one by one, may spill nothing") {

@@ -345,11 +345,21 @@ FusedTile with_term_words(const KernelRequest& request, const FusedTile& tile) {
     return fits(request, shape_of(request, keeping)) ? keeping : tile;
 }
 
+// Whether what elements bring into sums, beside wide heads, leaves no registers for what only the
+// first forms keep.
+bool brings_much_into_sums(const KernelRequest& request, const FusedTile& tile) {
+    return elements_at_once(request, tile) != 0 && !request.gradients.by_terms &&
+           !has_narrow_heads(request) && !request.folds_derivative() && !tile.has_dense_bias();
+}
+
 // Returns the tile in each of its forms, which save ever more registers and are ever slower; only
 // in the first and the last where a slower way to sum follows, so that such a program has two
 // compiles more at most.
 std::vector<FusedTile> in_forms(const KernelRequest& request, FusedTile tile) {
     std::vector<RegisterForm> forms = register_forms(request);
+    const auto saving = std::ranges::find(forms, RegisterForm::saves_all);
+    if (saving != forms.end() && brings_much_into_sums(request, tile))
+        forms.erase(forms.begin(), saving);
     if (tile.has_slower_way && forms.size() > 2) forms.erase(forms.begin() + 1, forms.end() - 1);
     std::vector<FusedTile> tiles;
     for (std::size_t i = 0; i < forms.size(); ++i) {

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <vector>
 
+#include "plan/arch/sm90/element_sums.h"
 #include "plan/arch/sm90/forward_choice.h"
 #include "plan/arch/sm90/forward_memory.h"
 #include "plan/arch/sm90/forward_reason.h"
@@ -391,9 +392,6 @@ std::vector<KernelConfig> forward_candidates(const KernelRequest& asked) {
     }
     add_choices(usual);
     if (!candidates.empty() && candidates.front().sum_elements != 0) {
-        // Loops of each element take longer than what so many bytes do, most of them outside of the
-        // loop over terms.
-        constexpr int kSpillsOfSums = 256;
         candidates.resize(1);
         candidates.front().spills.tolerated = kSpillsOfSums;
         add_choices(with_sums_one_by_one(usual));
