@@ -917,13 +917,13 @@ TEST_CASE("where the fastest sums of tables spill, slower ones follow") {
               (is_narrow ? "products 2 elements 3 " : "entries 2 elements 3 "));
         BufferGradients of_elements = tables;
         of_elements.entries_of_elements = {.known = 700};
-        CHECK(ways(of_elements, head_dim) == "copies 2 entries 3 ");
+        CHECK(ways(of_elements, head_dim) == "copies 1 entries 3 ");
         CHECK(ways(of_elements, head_dim, true) == "entries 3 ");
         of_elements.sums_kinds_beside = true;
-        CHECK(ways(of_elements, head_dim) == "copies 2 products 2 entries 3 ");
+        CHECK(ways(of_elements, head_dim) == "copies 1 products 2 entries 3 ");
         of_elements.entries_of_elements = {.known = 16000};
         CHECK(ways(of_elements, head_dim) ==
-              (is_narrow ? "copies 2 products 2 entries 3 " : "products 2 entries 3 "));
+              (is_narrow ? "copies 1 products 2 entries 3 " : "products 2 entries 3 "));
         of_elements.has_sums_beside_entries = true;
         CHECK(ways(of_elements, head_dim) == "products 2 entries 3 ");
         // A kernel for them alone has room for more, and registers for them.

@@ -354,13 +354,14 @@ bool brings_much_into_sums(const KernelRequest& request, const FusedTile& tile) 
 
 // Returns the tile in each of its forms, which save ever more registers and are ever slower; only
 // in the first and the last where a slower way to sum follows, so that such a program has two
-// compiles more at most.
+// compiles more at most. With copies of all entries, the last seldom spills less.
 std::vector<FusedTile> in_forms(const KernelRequest& request, FusedTile tile) {
     std::vector<RegisterForm> forms = register_forms(request);
     const auto saving = std::ranges::find(forms, RegisterForm::saves_all);
     if (saving != forms.end() && brings_much_into_sums(request, tile))
         forms.erase(forms.begin(), saving);
     if (tile.has_slower_way && forms.size() > 2) forms.erase(forms.begin() + 1, forms.end() - 1);
+    if (tile.has_slower_way && tile.storage.entries > 0) forms.resize(1);
     std::vector<FusedTile> tiles;
     for (std::size_t i = 0; i < forms.size(); ++i) {
         tile.form = forms[i];
