@@ -168,10 +168,12 @@ struct Consumer {
             clear_values();
         }
         const auto rescale = [&](const float(&shrink)[2]) { multiply_rows(output, shrink); };
-        unsigned key_is_there = kFirstInLoop;
+        // Says, too, that the tile is the first one: of that, nothing else has to be kept.
+        constexpr unsigned kFirst = 2;
+        unsigned key_is_there = kFirstInLoop ? kFirst : 0;
 #pragma unroll 1
         for (int next = kFirstInLoop ? last : last - 1; next >= task.begin; --next) {
-            const bool is_first = kFirstInLoop && next == last; // there is no PV yet
+            const bool is_first = kFirstInLoop && key_is_there == kFirst; // there is no PV yet
             if (!is_first) order.advance();
             if (key_is_there == 0) wait_for_key();
             const MaskTile block = key_block(is_first ? last : order.tile(next));

@@ -104,8 +104,9 @@ int tolerated_spills(const Choice& choice, const ::sm90::ForwardSizes& sizes) {
         (reads == Reads::with_tables && request.terms.with_tables.computes_much()))
         return kSpillsOfTables;
     if (shape.consumers == kMostWarpgroups && sizes.bias_bytes != 0) return kSpillsOfFour;
-    const bool spills_outside = reads == Reads::with_tables || sizes.kind_copies != 0 ||
-                                sizes.pair_kinds != 0 || starts_at_highest(request, reads);
+    const bool spills_outside = visits_first_in_loop(choice) || reads == Reads::with_tables ||
+                                sizes.kind_copies != 0 || sizes.pair_kinds != 0 ||
+                                starts_at_highest(request, reads);
     return spills_outside ? kSpillsOutside : 0;
 }
 
