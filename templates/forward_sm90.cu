@@ -120,18 +120,32 @@ struct Consumer {
         tabulated.release(shared);
         bias.release_after_logits(shared);
     }
-    // Waits for PV and frees the stage of values.
-    __device__ void finish_output(Output& output, P& p) {
+    __device__ void await_output(Output& output, P& p) const {
         wait_for_wgmma<0>();
         pin(output);
         pin(p);
+    }
+    // Waits for PV and frees the stage of values.
+    __device__ void finish_output(Output& output, P& p) {
+        await_output(output, p);
         release_value();
+    }
+
+    // Visits the first tile of keys, whose softmax no PV runs under. Returns it.
+    __device__ MaskTile visit_first(Scores& scores, P& p, Operand queries, Logits& logits,
+                                    Softmax& softmax, int last) {
+        const MaskTile block = compute_scores(scores, queries, logits, last);
+        apply(logits, scores, block.index * mod::kKeyStep);
+        softmax.compute_p<kNever>(
+            scores, logits, true, [](float) {}, [](const float(&)[2]) {}, packed_into(p));
+        return block;
     }
 
     // Visits the tiles of keys; PV of one runs while the softmax of the next is computed.
     __device__ void attend_overlapped(const Task& task, const HeadPlace& place,
                                       const SequenceLength& length, Operand queries, Logits& logits,
                                       Softmax& softmax, Output& output) {
+        constexpr bool kFirstInLoop = mod::ForwardSchedule::kVisitsFirstInLoop;
         if (task.begin == task.end) return;
         const int last = Skips::last_block(*this, task, place);
         P p;
@@ -139,54 +153,66 @@ struct Consumer {
         KeyOrder order(task.begin, task.end);
         int newest = 0; // newest tile of keys
         bias.start(scores, logits, shared, thread, last);
-        {
-            const MaskTile block = compute_scores(scores, queries, logits, last);
-            newest = block.index;
-            apply(logits, scores, block.index * mod::kKeyStep);
-            softmax.compute_p<kNever>(
-                scores, logits, true, [](float) {}, [](const float(&)[2]) {}, packed_into(p));
-        }
-        if (task.begin < last) bias.start(scores, logits, shared, thread, order.after(last));
-        key_kinds.start_next(scores, shared, key, thread, task.begin < last);
         // The tile in which the keys end comes first in a range, and last in a block mask.
-        if constexpr (!mod::Mask::kHasBlockMask) SequenceEnds::clear_values(*this, length, last);
+        const auto clear_values = [&] {
+            if constexpr (!mod::Mask::kHasBlockMask)
+                SequenceEnds::clear_values(*this, length, last);
+        };
+        if constexpr (kFirstInLoop) {
+            wait_for_key();
+            key_kinds.start(scores, shared, key, thread);
+        } else {
+            newest = visit_first(scores, p, queries, logits, softmax, last).index;
+            if (task.begin < last) bias.start(scores, logits, shared, thread, order.after(last));
+            key_kinds.start_next(scores, shared, key, thread, task.begin < last);
+            clear_values();
+        }
         const auto rescale = [&](const float(&shrink)[2]) { multiply_rows(output, shrink); };
-        unsigned key_is_there = 0;
+        // Says, too, that the tile is the first one: of that, nothing else has to be kept.
+        constexpr unsigned kFirst = 2;
+        unsigned key_is_there = kFirstInLoop ? kFirst : 0;
 #pragma unroll 1
-        for (int next = last - 1; next >= task.begin; --next) {
-            order.advance();
+        for (int next = kFirstInLoop ? last : last - 1; next >= task.begin; --next) {
+            const bool is_first = kFirstInLoop && key_is_there == kFirst; // there is no PV yet
+            if (!is_first) order.advance();
             if (key_is_there == 0) wait_for_key();
-            const MaskTile block = key_block(order.tile(next));
+            const MaskTile block = key_block(is_first ? last : order.tile(next));
             newest = block.index;
-            ping_pong.wait(mod::PingPong::mma);
+            if (!is_first) ping_pong.wait(mod::PingPong::mma);
             issue_scores(scores, queries);
-            wait_for_value();
-            issue_output(output, p, value_operand());
-            ping_pong.signal(mod::PingPong::mma);
+            if (is_first) {
+                commit_wgmma(); // a group of its own, as PV is
+            } else {
+                wait_for_value();
+                issue_output(output, p, value_operand());
+                ping_pong.signal(mod::PingPong::mma);
+            }
             find_hidden(logits, block);
             if (kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyStep);
             wait_for_wgmma<1>();
             pin(scores);
             finish_key(scores);
 
-            ping_pong.wait(mod::PingPong::softmax);
+            if (!is_first) ping_pong.wait(mod::PingPong::softmax);
             if (!kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyStep);
             apply(logits, scores, block.index * mod::kKeyStep);
             const bool has_more = next > task.begin;
             const auto finish = [&](float done) {
                 complete(done, shared.spare);
                 softmax.follow(done);
-                ping_pong.signal(mod::PingPong::softmax);
-                finish_output(output, p);
+                if (!is_first) ping_pong.signal(mod::PingPong::softmax);
+                await_output(output, p);
+                if (!is_first) release_value();
                 // Asks early, as the answer takes as long as several exponentials.
                 key_is_there = shared.keys.full(key.stage).is_complete(key.parity);
                 bias.await_next(logits, shared, order.after(next), has_more);
             };
-            softmax.compute_p<mod::ForwardSchedule::kRescalesAfter>(scores, logits, false, finish,
-                                                                    rescale, packed_into(p));
+            softmax.compute_p<mod::ForwardSchedule::kRescalesAfter>(
+                scores, logits, is_first, finish, rescale, packed_into(p));
             bias.start_next(scores, logits, shared, thread, order, next, has_more);
             key_kinds.start_next(scores, shared, key, thread, has_more);
             softmax.rescale_after(rescale);
+            if (is_first) clear_values();
         }
         bias.finish(shared);
         wait_for_value();

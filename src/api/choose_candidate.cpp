@@ -17,12 +17,25 @@ cuda::KernelUsage usage_by(const cuda::NvrtcOutput& output, const KernelConfig& 
     return cuda::usage_of(output.kernels, config.entry);
 }
 
+// How many candidates follow that are of the same family and have the same tile.
+std::size_t alike_after(std::span<const KernelConfig> candidates, std::size_t at) {
+    const auto rest = candidates.subspan(at + 1);
+    const auto other = std::ranges::find_if(rest, [&](const KernelConfig& one) {
+        return one.family != candidates[at].family ||
+               one.block.query_tile != candidates[at].block.query_tile;
+    });
+    return static_cast<std::size_t>(other - rest.begin());
+}
+
 // How many candidates this result rules out, starting with its own: a kernel can lose more than
 // half of its speed when registers spill or wgmma is serialised.
-std::size_t refusals(const cuda::KernelUsage& usage, const KernelConfig& config) {
+std::size_t refusals(const cuda::KernelUsage& usage, std::span<const KernelConfig> candidates,
+                     std::size_t at) {
+    const KernelConfig& config = candidates[at];
     const int spilled = usage.spill_store_bytes;
     const plan::SpillLimits& limits = config.spills;
     if (spilled <= limits.tolerated && !usage.serialised) return 0;
+    if (usage.serialised && limits.serialise_alike) return 1 + alike_after(candidates, at);
     const bool is_hopeless = spilled > limits.savable;
     const bool is_beside = spilled <= limits.beside;
     return 1 + static_cast<std::size_t>(is_hopeless ? limits.saving_forms : is_beside ? 0 : 1);
@@ -99,7 +112,7 @@ Result<Choice> choose_candidate(std::span<const KernelConfig> candidates, const 
         const KernelConfig& config = candidates[at];
         const cuda::KernelUsage usage = usage_by(attempt->output, config);
         const bool is_last = at + 1 == candidates.size();
-        const std::size_t refused = is_last ? 0 : refusals(usage, config);
+        const std::size_t refused = is_last ? 0 : refusals(usage, candidates, at);
         if (refused == 0) {
             if (auto better = best.instead_of(usage)) return *std::move(better);
             return Choice{at, config.spills.tolerated, *std::move(attempt)};

@@ -61,12 +61,38 @@ int bytes_of_read(const passes::Mod& mod, ir::NodeId read) {
     return read == ir::kNoNode ? 0 : static_cast<int>(size_of(mod.program.buffer_of(read).dtype));
 }
 
+// Estimates the instructions of these parts of what elements compute themselves, because it is
+// neither tabulated nor added by row, key or distance.
+int own_instructions(const passes::DecomposedMod& decomposed,
+                     const std::vector<ir::NodeId>& roots) {
+    const passes::ScoreParts& parts = decomposed.parts;
+    std::vector<ir::NodeId> tabulated = parts.key_values;
+    tabulated.insert(tabulated.end(), parts.distance_values.begin(), parts.distance_values.end());
+    return element_instructions(decomposed.mod, roots, tabulated);
+}
+
+std::vector<ir::NodeId> scores_of_elements(const passes::DecomposedMod& decomposed) {
+    const ir::NodeId root = passes::of_elements(decomposed.mod, decomposed.parts);
+    return root == ir::kNoNode ? std::vector<ir::NodeId>{} : std::vector{root};
+}
+int score_instructions(const passes::DecomposedMod& decomposed) {
+    return own_instructions(decomposed, scores_of_elements(decomposed));
+}
+// The same with the mask.
+int instructions_of_elements(const passes::DecomposedMod& decomposed) {
+    const passes::Mod& mod = decomposed.mod;
+    std::vector<ir::NodeId> roots = scores_of_elements(decomposed);
+    if (!mod.band.exact) roots.push_back(mod.mask);
+    return own_instructions(decomposed, roots);
+}
+
 PlainTerms plain_terms(const passes::DecomposedMod& decomposed) {
     const auto& [mod, parts] = decomposed;
     const ir::Graph& graph = mod.program.graph;
     return {.bias_bytes = bytes_of_read(mod, parts.bias_read),
             .tabulated = passes::tabulated_values(decomposed),
             .sums = own_sums(decomposed),
+            .score_instructions = score_instructions(decomposed),
             .multiplies_key_addend = passes::multiplies_key_addend(mod, parts),
             .adds_keys_alone = passes::adds_keys_alone(mod, parts),
             .adds_by_position = passes::adds_by_position(mod, parts),
@@ -82,19 +108,6 @@ KindTerms kind_terms(const passes::DecomposedMod& decomposed) {
             .are_of_pairs = parts.kinds.are_of_pairs,
             .are_added_alone = passes::are_products(mod.program.graph, parts),
             .tabulated = passes::tabulated_values(decomposed)};
-}
-
-// Estimates the instructions of what elements compute themselves, because it is neither tabulated
-// nor added by row, key or distance.
-int own_instructions(const passes::DecomposedMod& decomposed) {
-    const auto& [mod, parts] = decomposed;
-    std::vector<ir::NodeId> roots;
-    if (const ir::NodeId root = passes::of_elements(mod, parts); root != ir::kNoNode)
-        roots.push_back(root);
-    if (!mod.band.exact) roots.push_back(mod.mask);
-    std::vector<ir::NodeId> tabulated = parts.key_values;
-    tabulated.insert(tabulated.end(), parts.distance_values.begin(), parts.distance_values.end());
-    return element_instructions(mod, roots, tabulated);
 }
 
 // Returns how many values each element reads from memory itself.
@@ -129,7 +142,8 @@ TableTerms table_terms(const passes::DecomposedMod& decomposed, ir::NodeId plain
     terms.can_start = !has_block_mask && passes::starts_with_tables(mod.program.graph, parts);
     terms.bias_bytes = bytes_of_read(mod, parts.bias_read);
     terms.copies_indices = parts.bias_read != plain_bias;
-    terms.element_instructions = own_instructions(decomposed);
+    terms.element_instructions = instructions_of_elements(decomposed);
+    terms.score_instructions = score_instructions(decomposed);
     terms.element_reads = own_reads(decomposed);
     terms.tabulated = passes::tabulated_values(decomposed);
     terms.sums = own_sums(decomposed);
@@ -141,7 +155,8 @@ AlignedTableTerms aligned_table_terms(const passes::DecomposedMod& decomposed, b
                                       bool has_block_mask) {
     AlignedTableTerms terms{.beside = passes::beside_elements(decomposed),
                             .tabulated = passes::tabulated_values(decomposed),
-                            .sums = own_sums(decomposed)};
+                            .sums = own_sums(decomposed),
+                            .score_instructions = score_instructions(decomposed)};
     // With a block mask, whose next tile is not known, accumulators do not start with tables.
     if (has_block_mask && terms.beside.any()) terms.beside = {};
     terms.tiles = aligned_tiles(decomposed, terms.beside.starts && hides_by_band);
@@ -157,6 +172,7 @@ ShiftedTerms shifted_terms(const passes::DecomposedMod& decomposed) {
     terms.tabulated = passes::tabulated_values(decomposed);
     terms.beside = passes::beside_elements(decomposed);
     terms.sums = own_sums(decomposed);
+    terms.score_instructions = score_instructions(decomposed);
     return terms;
 }
 
@@ -196,6 +212,7 @@ ScoreTerms Decompositions::terms(const passes::Mod& mod, bool has_block_mask) co
         terms.by_index_2d = {.keys = key_index_2d_,
                              .tabulated = passes::tabulated_values(*by_index_2d_),
                              .sums = own_sums(*by_index_2d_),
+                             .score_instructions = score_instructions(*by_index_2d_),
                              .element_reads = own_reads(*by_index_2d_)};
     terms.by_kinds = kind_terms(by_kinds_);
     terms.with_tables = table_terms(with_tables_, plain_.parts.bias_read, has_block_mask);

@@ -27,8 +27,8 @@ struct BlockShape {
     int threads() const { return 32 * warps; }
 };
 
-// The form of a template's code, which computes the same in all: kSavesRegisters of mod.cuh, and
-// ScoreDerivative::kIsWrittenOnce.
+// The form of a template's code, which computes the same in all: kSavesRegisters of mod.cuh,
+// ScoreDerivative::kIsWrittenOnce and ForwardSchedule::kVisitsFirstInLoop.
 struct CodeForm {
     int saves_registers = 0; // each higher one needs fewer registers and is slower
     // One copy of the code for a tile's elements serves all kinds of tiles.
@@ -98,6 +98,9 @@ struct SpillLimits {
     // Beyond this, the first of these variants is skipped: it saves registers only in the warps
     // beside the MMAs.
     int beside = 0;
+    // Whether kernels of the same family and tile serialise products, too, where this one does: all
+    // of them are skipped then.
+    bool serialise_alike = false;
 };
 
 // What the builder of block masks keeps: the number of intervals for each tile of queries and of

@@ -70,6 +70,7 @@ struct PlainTerms {
     int bias_bytes = 0; // of an element of ScoreParts::bias_read, copied by tiles; 0 for none
     passes::TabulatedValues tabulated;
     ElementSums sums;
+    int score_instructions = 0; // of what elements compute of their scores themselves
     bool multiplies_key_addend = false, adds_keys_alone = false, adds_by_position = false;
     bool can_start_with_distances = false, can_multiply_slope = false;
     int row_key_products = 0;           // passes::ScoreParts::products
@@ -81,7 +82,8 @@ struct Index2dTerms {
     passes::KeyIndex2d keys;
     passes::TabulatedValues tabulated;
     ElementSums sums;
-    int element_reads = 0; // that each element reads from memory
+    int score_instructions = 0; // as of PlainTerms
+    int element_reads = 0;      // that each element reads from memory
 };
 
 // By kinds of keys (passes::KeyKinds), whose addends products may bring.
@@ -103,6 +105,7 @@ struct TableTerms {
     bool computes_indices = false;
     // As those of Work, but of what elements compute themselves.
     int element_instructions = 0;
+    int score_instructions = 0; // as of PlainTerms
     int element_reads = 0; // that each element reads from memory
     passes::TabulatedValues tabulated;
     ElementSums sums;
@@ -122,6 +125,7 @@ struct AlignedTableTerms {
     passes::BesideElements beside;
     passes::TabulatedValues tabulated;
     ElementSums sums;
+    int score_instructions = 0; // as of PlainTerms
 };
 
 // The copied tile of a shifted read.
@@ -137,6 +141,7 @@ struct ShiftedTerms {
     passes::TabulatedValues tabulated;
     passes::BesideElements beside;
     ElementSums sums;
+    int score_instructions = 0; // as of PlainTerms
 };
 
 // What a forward may do with each decomposition of the score mod, by the names of Decomposition.

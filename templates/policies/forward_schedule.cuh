@@ -17,6 +17,9 @@ struct ForwardSchedule {
     // Whether addends are computed for a few of a thread's columns at a time, in a loop, as much is
     // read for each element.
     static constexpr bool kComputesInParts = false;
+    // Whether the loop over tiles of keys visits the first one too, instead of code of its own, as
+    // elements compute much.
+    static constexpr bool kVisitsFirstInLoop = false;
     static constexpr bool kHasRegistersForColumns =
         true; // for a value of each of a thread's columns
 };

@@ -313,9 +313,11 @@ class LateSoftmax : public SoftmaxRows {
                               Rescale rescale, Take take) {
         static_assert(kPause < kFragmentColumns, "the pause has to come");
         find_exponents(logits, form);
-        bool rises = is_first;
+        // between() has to be called.
+        const bool knows_nothing = kPause == kNever && is_first;
+        bool rises = knows_nothing;
         float total[2];
-        if (!is_first) {
+        if (!knows_nothing) {
             exponentiate_block<kPause>(logits, total, between, take);
             rises = has_too_much(total);
         }

@@ -139,6 +139,22 @@ TEST_CASE("where elements are added one by one, spills that no form saves lead t
     }
 }
 
+TEST_CASE("where loops over terms serialise products, another family follows") {
+    plan::KernelRequest request;
+    request.kind = plan::KernelKind::backward_fused;
+    request.arch = 90;
+    request.head_dim = request.head_dim_v = 128;
+    request.has_score_mod = true;
+    request.sums = {.count = 1, .carried = 1};
+    const std::vector<KernelConfig> candidates = plan::candidates(request);
+    std::vector<Outcome> outcomes(candidates.size());
+    outcomes.front().serialised = true;
+    Made made(outcomes);
+    const std::size_t chosen = choose(candidates, made, false).at;
+    CHECK(candidates[chosen].family != candidates.front().family);
+    CHECK(made.asked() == std::vector<std::size_t>{0, chosen});
+}
+
 TEST_CASE("two candidates that are compiled at once wait for nobody") {
     const std::vector<KernelConfig> candidates = backward(128);
     std::mutex mutex;

@@ -18,6 +18,7 @@
 #include "front/library.h"
 #include "random_program.h"
 #include "support/text.h"
+#include "term_program.h"
 
 namespace {
 
@@ -248,6 +249,24 @@ TEST_CASE("how long large random programs take to compile" * doctest::skip()) {
     measure_all(random_programs(
                     {.count = 40, .least_nodes = 100, .most_operators = 400, .integers = false}),
                 {128}); // the head dim that takes longer
+}
+
+TEST_CASE("how long programs of long sums take to compile" * doctest::skip()) {
+    const char* count = std::getenv("FLEXC_FUZZ_PROGRAMS");
+    const std::size_t most = count == nullptr ? 20 : std::strtoul(count, nullptr, 10);
+    std::vector<std::pair<std::string, ir::Program>> programs;
+    for (std::uint64_t seed = test::first_seed(); programs.size() < most; ++seed) {
+        test::Random random(seed);
+        const bool is_learned = random.chance(30);
+        const std::string text =
+            is_learned ? test::term_program(random) : test::sum_program(random, "bf16");
+        ir::Program program = *front::compile_text({.source = {"<test>", text}}).program;
+        programs.emplace_back(formatted("seed {}, {} nodes{}", seed,
+                                        nodes_of_derivatives(program_of(program, 64)),
+                                        is_learned ? ", learned" : ""),
+                              std::move(program));
+    }
+    measure_all(programs);
 }
 
 TEST_CASE("how long mods of the library take to compile" * doctest::skip()) {

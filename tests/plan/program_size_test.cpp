@@ -285,6 +285,33 @@ TEST_CASE("mods that compute little for an element have a copy for each kind of 
     }
 }
 
+TEST_CASE("a forward whose elements compute much visits the first tile of keys in its loop") {
+    const auto writes_once = [](const std::string& text) {
+        const auto program = test::hopper_program(test::program_of(text));
+        REQUIRE(program);
+        const auto plan = make_plan(*program);
+        REQUIRE(plan);
+        for (const KernelConfig& config : plan->forward.front().candidates)
+            if (plan::sm90::forward_of(config) != nullptr) {
+                if (!config.schedule->overlaps) CHECK_FALSE(config.form.writes_scores_once);
+                if (config.form.writes_scores_once) CHECK(config.spills.tolerated >= 8);
+            }
+        return plan->forward.front().candidates.front().form.writes_scores_once;
+    };
+    // What is tabulated by distance no element computes, and a mask has no part in it.
+    for (const char* mod : {"causal", "sliding_tile_3d", "alibi", "dense_bias", "t5_bias",
+                            "softcap", "gated_relative_bias"}) {
+        CAPTURE(mod);
+        CHECK_FALSE(writes_once(std::string(front::find_library_mod(mod)->text)));
+    }
+    for (const char* mod : {"gelu_attention", "alibi_2d", "swin", "mla_rope"}) {
+        CAPTURE(mod);
+        CHECK(writes_once(std::string(front::find_library_mod(mod)->text)));
+    }
+    CHECK(writes_once("buffer a: f32[KV_LEN, 16]\n"
+                      "score_mod = score + sum(i in 0..16: a[kv_idx, i] * q_idx)"));
+}
+
 TEST_CASE("a usual program whose elements take long has three forms of a tile at most") {
     const auto forms = [](int count, const std::string& mask) {
         const auto program = nested_program(count, mask);

@@ -137,8 +137,8 @@ std::string emit_features(const plan::sm90::Forward& forward, const ::sm90::Forw
     return text;
 }
 
-std::string emit_schedule(const plan::ForwardSchedule& schedule,
-                          const plan::sm90::Forward& forward) {
+std::string emit_schedule(const plan::KernelConfig& config, const plan::sm90::Forward& forward) {
+    const plan::ForwardSchedule& schedule = *config.schedule;
     Policy policy("ForwardSchedule");
     policy.constant("kOverlaps", schedule.overlaps, true);
     if (schedule.ping_pong != plan::PingPong::none)
@@ -149,6 +149,7 @@ std::string emit_schedule(const plan::ForwardSchedule& schedule,
     policy.constant("kStartsAtHighest", forward.starts_at_highest);
     policy.constant("kGoesByHeads", forward.goes_by_heads);
     policy.constant("kComputesInParts", forward.computes_in_parts);
+    policy.constant("kVisitsFirstInLoop", config.form.writes_scores_once);
     policy.constant("kHasRegistersForColumns", forward.has_registers_for_columns, true);
     return policy.text();
 }
@@ -162,7 +163,7 @@ std::string emit_forward_constants(const plan::KernelConfig& config, const passe
     const ::sm90::ScoreForm form = form_of(mod, parts, forward);
     return emit_sizes(sizes) + emit_form(form) +
            formatted("constexpr int kKeyStep = {};\n", forward.key_step) +
-           emit_schedule(*config.schedule, forward) +
+           emit_schedule(config, forward) +
            emit_features(forward, sizes, form, mod.program.graph[mod.score].op != ir::Op::score);
 }
 

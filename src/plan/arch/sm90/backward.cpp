@@ -345,12 +345,23 @@ FusedTile with_term_words(const KernelRequest& request, const FusedTile& tile) {
     return fits(request, shape_of(request, keeping)) ? keeping : tile;
 }
 
+// Whether what elements bring into sums, beside wide heads, leaves no registers for what only the
+// first forms keep.
+bool brings_much_into_sums(const KernelRequest& request, const FusedTile& tile) {
+    return elements_at_once(request, tile) != 0 && !request.gradients.by_terms &&
+           !has_narrow_heads(request) && !request.folds_derivative() && !tile.has_dense_bias();
+}
+
 // Returns the tile in each of its forms, which save ever more registers and are ever slower; only
 // in the first and the last where a slower way to sum follows, so that such a program has two
-// compiles more at most.
+// compiles more at most. With copies of all entries, the last seldom spills less.
 std::vector<FusedTile> in_forms(const KernelRequest& request, FusedTile tile) {
     std::vector<RegisterForm> forms = register_forms(request);
+    const auto saving = std::ranges::find(forms, RegisterForm::saves_all);
+    if (saving != forms.end() && brings_much_into_sums(request, tile))
+        forms.erase(forms.begin(), saving);
     if (tile.has_slower_way && forms.size() > 2) forms.erase(forms.begin() + 1, forms.end() - 1);
+    if (tile.has_slower_way && tile.storage.entries > 0) forms.resize(1);
     std::vector<FusedTile> tiles;
     for (std::size_t i = 0; i < forms.size(); ++i) {
         tile.form = forms[i];
@@ -444,6 +455,10 @@ std::vector<KernelConfig> backward_candidates(const KernelRequest& request) {
         KernelRequest one_by_one = request;
         one_by_one.sums = {};
         add_tiles(one_by_one);
+        // Loops over terms leave products in flight too few registers in every form, and whether
+        // the loops are of one element or of some.
+        for (KernelConfig& config : candidates)
+            config.spills.serialise_alike = true;
     }
     return candidates;
 }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "plan/arch/sm90/element_sums.h"
+
 namespace flexc::plan::sm90 {
 namespace {
 
@@ -51,6 +53,10 @@ class Limits {
             {request_.gradients.by_terms, kAny},
             // The computation of an element takes far longer.
             {request_.work.is_long && !is_last(), kSpillsOfLong},
+            // Loops over terms do, and those of each element by themselves take longer yet.
+            {config_.sum_elements != 0, kSpillsOfSums},
+            // Warps that sum entry by entry, which follow, take twice as long.
+            {tile_.has_slower_way && tile_.storage.entries > 0, 256},
             // It takes longer, and forms seldom help.
             {request_.work.is_large && config_.form.has_long_scores, 64},
             // Warps that sum tables or shifted reads spill, which no form avoids.

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <vector>
 
+#include "plan/arch/sm90/element_sums.h"
 #include "plan/arch/sm90/forward_choice.h"
 #include "plan/arch/sm90/forward_memory.h"
 #include "plan/arch/sm90/forward_reason.h"
@@ -103,8 +104,9 @@ int tolerated_spills(const Choice& choice, const ::sm90::ForwardSizes& sizes) {
         (reads == Reads::with_tables && request.terms.with_tables.computes_much()))
         return kSpillsOfTables;
     if (shape.consumers == kMostWarpgroups && sizes.bias_bytes != 0) return kSpillsOfFour;
-    const bool spills_outside =
-        sizes.kind_copies != 0 || sizes.pair_kinds != 0 || starts_at_highest(request, reads);
+    const bool spills_outside = visits_first_in_loop(choice) || reads == Reads::with_tables ||
+                                sizes.kind_copies != 0 || sizes.pair_kinds != 0 ||
+                                starts_at_highest(request, reads);
     return spills_outside ? kSpillsOutside : 0;
 }
 
@@ -140,6 +142,7 @@ KernelConfig configured(const Choice& choice) {
                     .shared_bytes = ::sm90::forward_layout(sizes).bytes};
     config.schedule = schedule;
     config.decomposition = terms_of(request, reads).decomposition;
+    config.form.writes_scores_once = visits_first_in_loop(choice);
     config.sum_elements = sum_elements(choice);
     // The warps that copy biases can follow ranges of keys, but no block mask.
     config.has_block_mask =
@@ -390,9 +393,6 @@ std::vector<KernelConfig> forward_candidates(const KernelRequest& asked) {
     }
     add_choices(usual);
     if (!candidates.empty() && candidates.front().sum_elements != 0) {
-        // Loops of each element take longer than what so many bytes do, most of them outside of the
-        // loop over terms.
-        constexpr int kSpillsOfSums = 256;
         candidates.resize(1);
         candidates.front().spills.tolerated = kSpillsOfSums;
         add_choices(with_sums_one_by_one(usual));

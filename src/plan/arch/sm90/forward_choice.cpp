@@ -27,36 +27,42 @@ ReadTerms terms_of(const KernelRequest& request, Reads reads) {
                 .bias_bytes = terms.plain.bias_bytes,
                 .tabulated = terms.plain.tabulated,
                 .beside = terms.plain.beside_bias,
-                .sums = terms.plain.sums};
+                .sums = terms.plain.sums,
+                .score_instructions = terms.plain.score_instructions};
     case Reads::plain_with_copied_keys:
         return {.decomposition = {.of = plain},
                 .bias_bytes = terms.plain.bias_bytes,
                 .tabulated = terms.plain.tabulated,
-                .sums = terms.plain.sums};
+                .sums = terms.plain.sums,
+                .score_instructions = terms.plain.score_instructions};
     case Reads::by_index_2d:
         return {.decomposition = {.of = by_index_2d, .key_width = terms.by_index_2d.keys.width},
                 .bias_bytes = terms.plain.bias_bytes,
                 .tabulated = terms.by_index_2d.tabulated,
-                .sums = terms.by_index_2d.sums};
+                .sums = terms.by_index_2d.sums,
+                .score_instructions = terms.by_index_2d.score_instructions};
     case Reads::by_kinds:
         return {.decomposition = {.of = by_kinds}, .tabulated = terms.by_kinds.tabulated};
     case Reads::with_aligned_tables: // which have no dense bias in addition
         return {.decomposition = {.of = with_aligned_tables},
                 .tabulated = terms.with_aligned_tables.tabulated,
                 .beside = terms.with_aligned_tables.beside,
-                .sums = terms.with_aligned_tables.sums};
+                .sums = terms.with_aligned_tables.sums,
+                .score_instructions = terms.with_aligned_tables.score_instructions};
     case Reads::with_tables:
         return {.decomposition = {.of = with_tables},
                 .bias_bytes = terms.with_tables.bias_bytes,
                 .tabulated = terms.with_tables.tabulated,
-                .sums = terms.with_tables.sums};
+                .sums = terms.with_tables.sums,
+                .score_instructions = terms.with_tables.score_instructions};
     case Reads::with_shifts: { // a dense bias is one of the shifted reads
         const ShiftedTerms& shifts = terms.with_shifts.front();
         return {.decomposition = {.of = with_shifts,
                                   .shifted_reads = static_cast<int>(shifts.tiles.size())},
                 .tabulated = shifts.tabulated,
                 .beside = shifts.beside,
-                .sums = shifts.sums};
+                .sums = shifts.sums,
+                .score_instructions = shifts.score_instructions};
     }
     }
     return {};
@@ -148,6 +154,17 @@ bool computes_in_parts(const KernelRequest& request, Reads reads) {
     return has_room && request.work.reads_much() && sums_of(request, reads).count == 0 &&
            (reads == Reads::plain || reads == Reads::with_tables) &&
            !staged_values(request, reads).any();
+}
+
+bool visits_first_in_loop(const Choice& choice) {
+    constexpr int kMost = 12; // instructions
+    const auto& [request, shape, reads] = choice;
+    const ReadTerms terms = terms_of(request, reads);
+    // Elements have code for each place where tables may be: shared memory, with a check of indices
+    // or without, and memory.
+    const int copies = reads == Reads::with_tables ? 3 : 1;
+    return shape.overlaps && request.has_score_mod &&
+           (terms.sums.count != 0 || copies * terms.score_instructions > kMost);
 }
 
 int aligned_step(const KernelRequest& request, const ForwardSchedule& shape) {

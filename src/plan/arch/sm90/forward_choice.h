@@ -40,6 +40,7 @@ struct ReadTerms {
     // What comes with the products where accumulators start with what elements add.
     passes::BesideElements beside = {};
     ElementSums sums = {}; // of the terms that elements compute
+    int score_instructions = 0;
 };
 ReadTerms terms_of(const KernelRequest& request, Reads reads);
 
@@ -80,6 +81,10 @@ passes::TabulatedValues staged_values(const KernelRequest& request, Reads reads)
 // contain many reads, none of which is loaded for neighbouring elements together. With wide
 // outputs, only if there is a copied bias; otherwise the generic kernel is faster.
 bool computes_in_parts(const KernelRequest& request, Reads reads);
+
+// Whether the first of a row's tiles of keys has no code of its own: where elements compute much,
+// that code takes as long to compile as the loop over the others.
+bool visits_first_in_loop(const Choice& choice);
 
 // Sums that are computed for some elements at once.
 ElementSums sums_of(const KernelRequest& request, Reads reads);
