@@ -313,7 +313,8 @@ bool Body::is_narrow_distance(NodeId id) const {
            std::ranges::all_of(symbols_->node(difference).operands, is_narrow);
 }
 
-// The bounds around one of the two are found once for all elements of a thread that share it.
+// The bounds are around the query's number, if one of the two is that: a thread with few queries
+// finds them once, and one with few keys has no registers to keep them in.
 std::string Body::text_of(const ClampedDifference& difference) const {
     const auto between = [&](NodeId x, NodeId y, std::int64_t least, std::int64_t most) {
         return formatted("flexc_clamped_difference({}, {}, {}, {})",
@@ -321,7 +322,7 @@ std::string Body::text_of(const ClampedDifference& difference) const {
                          unbracketed(text_as(y, CType::narrow)), least, most);
     };
     const auto& [x, y, least, most] = difference;
-    return symbols_->is_shared(x) && !symbols_->is_shared(y)
+    return symbols_->place(x) <= Place::row && symbols_->place(y) > Place::row
                ? "(-" + between(y, x, -most, -least) + ")"
                : between(x, y, least, most);
 }

@@ -137,7 +137,7 @@ TableTerms table_terms(const passes::DecomposedMod& decomposed, ir::NodeId plain
     TableTerms terms;
     for (const passes::StagedTable& table : parts.staged.tables) {
         terms.entries.push_back(table.entries);
-        terms.computes_indices |= table.split.parts.rest != ir::kNoNode;
+        terms.computes_indices |= table.split.parts.rest != ir::kNoNode || !table.where.empty();
     }
     terms.can_start = !has_block_mask && passes::starts_with_tables(mod.program.graph, parts);
     terms.bias_bytes = bytes_of_read(mod, parts.bias_read);

@@ -57,14 +57,15 @@ TEST_CASE("differences of 32-bit numbers are clamped, and sums compared, in 32 b
         if (is_of_hopper) config.family = plan::sm90::kName;
         return test::emitted(*mod, config, {});
     };
-    // The bounds are found once for what elements of a thread share: a query, or a key.
+    // The bounds are around the query's number.
     const std::string clamped = "clamp(k[kv_idx] - p[q_idx], -8, 7) + 8";
     CHECK(has(text_for(clamped, 16), " = flexc_clamped_difference(at.column.k_"));
-    CHECK(has(text_for(clamped, 16, true), "-flexc_clamped_difference(at.row.p_"));
+    CHECK(has(text_for(clamped, 16, true), " = flexc_clamped_difference(at.column.k_"));
     CHECK(has(text_for("max(min(p[q_idx] - k[kv_idx], 7), -8) + 8", 16),
               "-flexc_clamped_difference(at.column.k_"));
     CHECK(!has(text_for("clamp(k[kv_idx] - p[q_idx], 1, 7)", 16), "flexc_clamped_difference"));
     CHECK(!has(text_for("clamp(kv_idx - q_idx, -8, 7) + 8", 16), "flexc_clamped_difference"));
+    // What elements of a thread share is a query, or a key.
     CHECK(has(text_for("p[q_idx] * 8 + k[kv_idx]", 64), "flexc_sum_inside(at.row.v"));
     CHECK(!has(text_for("p[q_idx] * 8 + k[kv_idx]", 64, true), "flexc_sum_inside"));
     CHECK(!has(text_for("p[q_idx] + k[kv_idx] * 8", 64), "flexc_sum_inside"));

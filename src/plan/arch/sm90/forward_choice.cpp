@@ -157,7 +157,7 @@ bool computes_in_parts(const KernelRequest& request, Reads reads) {
 }
 
 bool visits_first_in_loop(const Choice& choice) {
-    constexpr int kMost = 12; // instructions
+    constexpr int kMost = 32; // instructions
     const auto& [request, shape, reads] = choice;
     const ReadTerms terms = terms_of(request, reads);
     // Elements have code for each place where tables may be: shared memory, with a check of indices
