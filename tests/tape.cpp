@@ -65,16 +65,12 @@ Tape::Varies Tape::of_leaf(Op op) {
     case Op::q_row: return Varies::by_row;
     case Op::b:
     case Op::h:
-    case Op::h_kv:
-    case Op::q_len:
-    case Op::kv_len: return Varies::by_head;
+    case Op::h_kv: return Varies::by_head;
     default: return Varies::never;
     }
 }
 
-std::array<std::int64_t, 5> Tape::head_of(const ir::Environment& e) {
-    return {e.b, e.h, e.h_kv, e.q_len, e.kv_len};
-}
+std::array<std::int64_t, 3> Tape::head_of(const ir::Environment& e) { return {e.b, e.h, e.h_kv}; }
 std::array<std::int64_t, 2> Tape::row_of(const ir::Environment& e) { return {e.q_idx, e.q_row}; }
 
 Tape::Tape(const ir::Program& program, NodeId root, const ir::Environment& environment,

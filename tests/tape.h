@@ -51,7 +51,8 @@ class Tape {
     Tape(const ir::Program& program, ir::NodeId root, const ir::Environment& environment,
          Rounding rounding = Rounding::constants);
 
-    // Evaluates what changes with this environment; sizes, params and buffers are as they were.
+    // Evaluates what changes with this environment; sizes, a request's lengths, params and buffers
+    // are as they were.
     void evaluate(const ir::Environment& environment);
     bool boolean() const { return entries_[root_].boolean; }
     double real() const { return entries_[root_].real; }
@@ -108,7 +109,7 @@ class Tape {
     };
 
     static Varies of_leaf(ir::Op op);
-    static std::array<std::int64_t, 5> head_of(const ir::Environment& environment);
+    static std::array<std::int64_t, 3> head_of(const ir::Environment& environment);
     static std::array<std::int64_t, 2> row_of(const ir::Environment& environment);
     std::size_t record(Layout& layout, ir::NodeId id, std::int64_t counter);
     const Entry& operand(const Entry& entry, std::size_t i) const {
@@ -124,7 +125,7 @@ class Tape {
 
     const ir::Program* program_;
     const ir::Environment* environment_;
-    std::array<std::int64_t, 5> head_; // what of the last environment varies by head
+    std::array<std::int64_t, 3> head_; // what of the last environment varies by head
     std::array<std::int64_t, 2> row_;
     Rounding rounding_;
     std::vector<Entry> entries_; // operands first
