@@ -265,8 +265,8 @@ std::vector<NodeId> staged_roots(const passes::StagedTables& staged) {
         add_indices(table.split);
         if (table.where.empty()) continue;
         add(table.split.parts.query);
-        add(table.whole.place);
-        add_indices(table.whole);
+        add(table.of_any.place);
+        add_indices(table.of_any);
         for (const auto& [condition, holds] : table.where)
             add(condition);
     }

@@ -156,8 +156,8 @@ std::vector<NodeId> Body::needs(NodeId id) const {
         const auto need = [&](NodeId part) {
             if (part != ir::kNoNode) parts.push_back(part);
         };
-        if (reads_whole_address(*table)) {
-            need(table->whole.place);
+        if (reads_any_address(*table)) {
+            need(table->of_any.place);
             need(table->split.parts.query);
         } else {
             need(table->key_bytes);

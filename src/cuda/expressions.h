@@ -87,7 +87,7 @@ class Body {
     const passes::StagedTable* staged_table(ir::NodeId read) const;
     std::string read_staged(const passes::StagedTable& table) const;
     // Whether elements may be others than those whose address is split.
-    bool reads_whole_address(const passes::StagedTable& table) const {
+    bool reads_any_address(const passes::StagedTable& table) const {
         return checks_all_ && !table.where.empty();
     }
     std::vector<passes::AddressSplit::Index> checked_indices(const passes::StagedTable&) const;

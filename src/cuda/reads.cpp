@@ -28,7 +28,7 @@ const passes::StagedTable* Body::staged_table(NodeId read) const {
 std::vector<passes::AddressSplit::Index>
 Body::checked_indices(const passes::StagedTable& table) const {
     const std::vector<passes::AddressSplit::Index>& indices =
-        reads_whole_address(table) ? table.whole.indices : table.split.indices;
+        reads_any_address(table) ? table.of_any.indices : table.split.indices;
     std::vector<passes::AddressSplit::Index> checked;
     for (std::size_t i = 0; i < indices.size(); ++i)
         if (table.is_checked_by_element(i) || (checks_all_ && table.is_checked_by_tile(i)))
@@ -40,11 +40,11 @@ Body::checked_indices(const passes::StagedTable& table) const {
 std::string Body::read_staged(const passes::StagedTable& table) const {
     const auto narrow = [&](NodeId part) { return unbracketed(text_as(part, CType::narrow)); };
     std::string address = formatted("{}tables[{}]", access_, symbols_->staged_index(table));
-    if (reads_whole_address(table)) {
+    if (reads_any_address(table)) {
         // The address that it begins with has the query's part of the split.
         const NodeId of_query = table.split.parts.query;
         address =
-            formatted("flexc_entry({}, {}{})", address, narrow(table.whole.place),
+            formatted("flexc_entry({}, {}{})", address, narrow(table.of_any.place),
                       of_query == ir::kNoNode ? "" : " - " + text_as(of_query, CType::narrow));
     } else {
         if (table.key_bytes != ir::kNoNode)

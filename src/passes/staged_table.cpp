@@ -19,9 +19,9 @@ bool fits_32_bits(const Mod& mod, NodeId id) {
 
 // How a read's address is split.
 enum class Form : std::uint8_t {
-    whole, // as its only piece is
-    piece, // as its decisive piece is
-    dims   // each of its indices is a single part
+    only_piece,     // as that is
+    decisive_piece, // as that is, for elements that the piece has, if dims leave a rest
+    dims            // each of its indices is a single part
 };
 
 bool varies_in_head(const Mod& mod, NodeId id) {
@@ -44,7 +44,7 @@ StagedTable staged(Mod& mod, NodeId id, Form form) {
     StagedTable table{.read = id};
     const CapturedRead read = *captured_read(mod, id);
     const std::vector<NodeId> operands = mod.program.graph[id].operands;
-    if (form == Form::whole) {
+    if (form == Form::only_piece) {
         table.split = split_address(mod, read, read.pieces[0]);
         for (const SliceIndex& index : read.pieces[0].slice)
             table.is_inside.push_back(index.is_inside);
@@ -53,9 +53,9 @@ StagedTable staged(Mod& mod, NodeId id, Form form) {
         for (std::size_t i = 0; i < operands.size(); ++i)
             table.is_inside.push_back(!varies_in_head(mod, operands[i]) ||
                                       (i < proven.size() && proven[i]));
-        table.whole = split_by_dims(mod, read);
-        table.split = table.whole;
-        if (form == Form::piece) {
+        table.of_any = split_by_dims(mod, read);
+        table.split = table.of_any;
+        if (form == Form::decisive_piece && table.of_any.parts.rest != kNoNode) {
             table.where = read.decisive().where;
             table.split = split_address(mod, read, in_whole_slice(mod, read, read.decisive()));
         }
@@ -125,8 +125,8 @@ StagedTables stage_tables(Mod& mod, const std::vector<NodeId>& roots) {
         if (may_be_staged(mod, id)) reads.push_back(id);
     if (reads.empty()) return result;
     for (const NodeId id : reads)
-        result.tables.push_back(
-            staged(mod, id, captured_read(mod, id)->is_whole() ? Form::whole : Form::piece));
+        result.tables.push_back(staged(
+            mod, id, captured_read(mod, id)->is_whole() ? Form::only_piece : Form::decisive_piece));
     find_facts(mod);
     const std::size_t known = mod.program.graph.size();
     for (StagedTable& table : result.tables)
@@ -135,7 +135,7 @@ StagedTables stage_tables(Mod& mod, const std::vector<NodeId>& roots) {
             table = staged(mod, table.read, Form::dims);
     if (mod.program.graph.size() != known) find_facts(mod);
     std::erase_if(result.tables, [&](const StagedTable& table) {
-        return !has_exact_parts(mod, table.split) || !has_exact_parts(mod, table.whole) ||
+        return !has_exact_parts(mod, table.split) || !has_exact_parts(mod, table.of_any) ||
                table.entries > kMostStagedEntries;
     });
     return result;

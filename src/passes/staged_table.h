@@ -15,11 +15,10 @@ namespace flexc::passes {
 struct StagedTable {
     ir::NodeId read = ir::kNoNode;
     AddressSplit split;
-    // If not empty, the split is that of elements for which these hold, of the query alone and of
-    // the key alone. Where tiles have others, elements compute the whole address, in the same
-    // slice.
+    // If not empty, the split is that of elements for which these hold, each of the query alone or
+    // of the key alone. Elements of tiles that have others, too, compute what any element's is.
     analysis::Assumptions where;
-    AddressSplit whole;
+    AddressSplit of_any;
     std::vector<bool> is_inside; // by index: no element's is outside of the slice
     // The parts of the query and the key, in bytes from the first float of the slice; kNoNode for
     // 0. The rest is split.parts.rest, in entries.

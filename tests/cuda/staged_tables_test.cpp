@@ -256,6 +256,11 @@ TEST_CASE("logits of tables whose addresses are split for most queries and keys"
     }
     CHECK(split > 0);
     const std::string kinds = "buffer g: i32[Q_LEN]\nbuffer k: i32[B, KV_LEN]\n";
+    // Nothing is left of a choice of the query alone, however often it changes.
+    CHECK(
+        check({kinds + "buffer t: f32[6, 5]\nscore_mod = score + t[g[q_idx] if q_idx % 2 == 0 else "
+                       "5, k[b, kv_idx]]"},
+              random) > 0);
     check_piece(kinds + "buffer t: f32[5, 6, H]\nscore_mod = score + t[where(q_idx < 60, 3, "
                         "g[q_idx]), k[b, kv_idx] if kv_idx != 7 else 5, h]");
     check_piece(kinds + "buffer t: f32[H, 40]\nbuffer u: f32[30]\nscore_mod = score + t[h, 39 if "
