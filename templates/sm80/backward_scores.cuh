@@ -158,54 +158,44 @@ struct RowAfterRow {
 using ElementOrder = Select<(kHasColumnValues || mod::ColumnGradients::kCount > 0),
                             ColumnAfterColumn, RowAfterRow>;
 
-// What elements add to tables that are weighted; nothing if there are none.
-template <typename Scores, bool kExists = (mod::TableGradients::kWeightedPartial >= 0)>
-class WeightedScores {
+// What elements give to gradients that share one partial derivative; nothing if there are none. It
+// stays 0 where an element is hidden, whose derivative may be infinite.
+template <typename Scores, int kPartial, bool kExists = (kPartial >= 0)> class PartialScores {
   public:
     __device__ void add(int, int, const mod::Joint&, float) {}
     template <typename Use> __device__ void use(Use) {}
 };
-template <typename Scores> class WeightedScores<Scores, true> {
+template <typename Scores, int kPartial> class PartialScores<Scores, kPartial, true> {
   public:
-    __device__ WeightedScores() { values_.clear(); }
+    __device__ PartialScores() { values_.clear(); }
     __device__ void add(int row, int column, const mod::Joint& joint, float d_modified) {
-        values_.at(row, column / 2, column % 2) =
-            joint.partial[mod::TableGradients::kWeightedPartial] * d_modified;
+        values_.at(row, column / 2, column % 2) = joint.partial[kPartial] * d_modified;
     }
     template <typename Use> __device__ void use(Use use_values) { use_values(values_); }
 
   private:
     Scores values_;
 };
+template <typename Scores>
+using WeightedScores = PartialScores<Scores, mod::TableGradients::kWeightedPartial>;
+template <typename Scores>
+using AddedScores = PartialScores<Scores, mod::AddedGradients::kPartial>;
 
-// What elements add to gradients in memory once all of them are differentiated; nothing if there
-// are none.
-template <typename Scores, bool kExists = (mod::AddedGradients::kPartial >= 0)> class AddedScores {
-  public:
-    __device__ void keep(int, int, const mod::Joint&, float) {}
-    __device__ void add(const Surroundings&, const ScoreTile&) {}
-};
-template <typename Scores> class AddedScores<Scores, true> {
-  public:
-    // d_modified: 0 of hidden elements.
-    __device__ void keep(int row, int column, const mod::Joint& joint, float d_modified) {
-        values_.at(row, column / 2, column % 2) =
-            joint.partial[mod::AddedGradients::kPartial] * d_modified;
-    }
-    __device__ void add(const Surroundings& around, const ScoreTile& tile) {
+// Adds to gradients in memory once all elements are differentiated.
+template <typename Scores>
+__device__ inline void add_to_memory(AddedScores<Scores>& added, const Surroundings& around,
+                                     const ScoreTile& tile) {
+    added.use([&](auto& values) {
         ElementOrder::visit<Scores>(
             around, tile, AllAreVisible(around, tile),
             [&](int row, int column, bool, const ScoreRow& row_values,
                 const ScoreColumn& column_values) {
                 mod::AddedGradients::add(element_found_again(around, row_values, column_values),
-                                         values_.at(row, column / 2, column % 2));
+                                         values.at(row, column / 2, column % 2));
             },
             [](int, const ScoreRow&) {}, [](const ScoreColumn&) {});
-    }
-
-  private:
-    Scores values_;
-};
+    });
+}
 
 // What elements give to gradients that are summed when P and dS are stored.
 template <typename Scores> struct LaterGradients {
@@ -234,10 +224,10 @@ __device__ void differentiate_all(Scores& products, Scores& dp, const Surroundin
                                   row_sums[row].add(at, joint, d_modified);
                                   column_sum.add(at, joint, d_modified);
                                   later.weighted.add(row, column, joint, d_modified);
+                                  added.add(row, column, joint, d_modified);
                                   mod::add_gradients(at, joint, d_modified);
                               }
                               later.terms.keep(row, column, joint, is_added ? d_modified : 0);
-                              added.keep(row, column, joint, is_added ? d_modified : 0);
                           });
         },
         [&](int row, const ScoreRow& values) {
@@ -247,7 +237,7 @@ __device__ void differentiate_all(Scores& products, Scores& dp, const Surroundin
             column_sum.flush(element_found_again(around, ScoreRow{}, values), values.inside);
             column_sum = {};
         });
-    added.add(around, tile);
+    add_to_memory<Scores>(added, around, tile);
 }
 
 // Picks the form that this warp's rectangle of the tile needs. If much is read for each element,

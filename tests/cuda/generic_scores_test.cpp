@@ -239,6 +239,10 @@ TEST_CASE("the generic backward adds gradients of elements, after a tile or one 
          {"buffer t: f32[H, Q_LEN, KV_LEN] grad\nscore_mod = score + t[h, q_idx, kv_idx]\n"
           "mask_mod = q_idx >= kv_idx",
           "buffer t: bf16[B, KV_LEN, Q_LEN] grad\nscore_mod = tanh(score * t[b, kv_idx, q_idx])",
+          // Derivatives of hidden elements are infinite.
+          "buffer t: f32[H, Q_LEN, KV_LEN] grad\n"
+          "score_mod = score + t[h, q_idx, kv_idx] * log((q_idx + kv_idx) % 2 * 3)\n"
+          "mask_mod = (q_idx + kv_idx) % 2 == 1",
           // Two places share a derivative, or do not.
           "buffer a: f32[Q_LEN, KV_LEN] grad\nbuffer c: f32[H, KV_LEN, Q_LEN] grad\n"
           "score_mod = score + a[q_idx, kv_idx] + c[h, kv_idx, q_idx]",
