@@ -157,12 +157,13 @@ struct Consumer {
         // dP^T = V d_out^T
         key_tiles.wait_for_values(shared, step);
         shared.d_out_full(stage).wait(parity);
+        const bool has_references = gradients.has_references(statistics);
         fence_wgmma();
         issue_scores<kLayout.values, kLayout.d_out, mod::kHeadDimV>(d_scores, rows, d_out_word);
         commit_wgmma();
         MaskOrder::under_both_products(parts);
         CopiedBias::wait(shared, step);
-        ScoreOrder::before_dv(parts);
+        ScoreOrder::before_dv(parts, has_references);
         CopiedBias::release_after_p(shared, step);
         ValueProduct::issue<kLayout.d_out>(dv, p, d_out_word);
         ScoreOrder::under_dv(parts);

@@ -86,13 +86,14 @@ struct Consumer {
         commit_wgmma();
         if (step == 0) shared.values().wait(0);
         shared.d_out_full(stage).wait(parity);
+        const bool has_references = gradients.has_references(statistics);
         fence_wgmma();
         issue_scores<kLayout.values, kLayout.d_out, mod::kHeadDimV>(d_scores, word,
                                                                     d_out_word + half);
         commit_wgmma();
         MaskOrder::under_both_products(parts);
         add_groups<kGroupsAtOnce, kGroupsOfShare>(held.to, held.sums);
-        ScoreOrder::before_dv(parts);
+        ScoreOrder::before_dv(parts, has_references);
         store_by_queries(half_of(kLayout.p, stage), p, warp, lane);
         publish_shared();
         synchronize(kPBarrier, 128 * kConsumers);

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "common/math.cuh"
-#include "common/row_lse.cuh"
 #include "common/select.h"
 #include "sm90/backward_row_statistics.cuh"
 #include "sm90/backward_tile_elements.cuh"
@@ -13,13 +12,21 @@ namespace sm90 {
 
 // P of programs without a score mod.
 class PlainP : public TileElements {
+    // Others have no register for the answer, which they wait for when they need it.
+    static constexpr bool kAsksEarly = !mod::kHasScoreMod && mod::kQueryTile == 64;
+
   public:
     using TileElements::TileElements;
 
+    // Whether the tile has references, asked while products run. False where compute() asks.
+    __device__ bool has_references(const RowStatistics& statistics) const {
+        if (!kAsksEarly) return false;
+        return __any_sync(0xffffffffu, statistics.have_references(first_query()));
+    }
     // Turns products into P.
-    __device__ void compute(Scores& scores, Fragments&, int&,
-                            const RowStatistics& statistics) const {
-        exponentiate(scores, statistics, attention_.scale * kLog2E);
+    __device__ void compute(Scores& scores, Fragments&, int&, const RowStatistics& statistics,
+                            bool has_references) const {
+        exponentiate(scores, statistics, has_references, attention_.scale * kLog2E);
     }
     // Sets hidden elements of the P that compute() has packed to zero.
     static __device__ void hide_packed(Fragments&, const VisibleBits&) {}
@@ -27,15 +34,15 @@ class PlainP : public TileElements {
     static __device__ void pack_p(Fragments& p, const Scores& scores) { to_fragments(p, scores); }
 
   protected:
-    // Turns modified scores into P. Where the tile's statistics say that rows of it have scores too
-    // large for one float, these become relative to their references first.
+    // Turns modified scores into P; those that are too large for one float become relative to their
+    // references first.
     __device__ void exponentiate(Scores& scores, const RowStatistics& statistics,
-                                 float factor) const {
-        float lse_log2[2];
-        statistics.load(kRowLseLog2, first_query(), 0, lse_log2);
-        if (has_large_rows(lse_log2[0])) subtract_references(scores, statistics);
+                                 bool has_references, float factor) const {
+        if (kAsksEarly ? has_references : statistics.have_references(first_query()))
+            subtract_references(scores, statistics);
 #pragma unroll
         for (int pair = 0; pair < kQueries / 2; ++pair) {
+            float lse_log2[2];
             statistics.load(kRowLseLog2, first_query(), pair, lse_log2);
 #pragma unroll
             for (int side = 0; side < 2; ++side)
@@ -60,7 +67,7 @@ class ModifiedP : public PlainP {
     using PlainP::PlainP;
 
     __device__ void compute(Scores& scores, Fragments&, int& tile_query,
-                            const RowStatistics& statistics) const {
+                            const RowStatistics& statistics, bool has_references) const {
         SumsAtOnce sums;
 #pragma unroll
         for (int pair = 0; pair < kQueries / 2; ++pair) {
@@ -76,7 +83,7 @@ class ModifiedP : public PlainP {
                         mod::joint(sums.given(at, key, j), scores[i] * attention_.scale).score;
                 });
         }
-        exponentiate(scores, statistics, kLog2E);
+        exponentiate(scores, statistics, has_references, kLog2E);
     }
 };
 
@@ -99,8 +106,9 @@ class FoldedP : public TileElements {
   public:
     using TileElements::TileElements;
 
+    static __device__ bool has_references(const RowStatistics&) { return false; }
     __device__ void compute(Scores& scores, Fragments& p, int& tile_query,
-                            const RowStatistics& statistics) const {
+                            const RowStatistics& statistics, bool) const {
         fold<References>(scores, p, tile_query, statistics, [&](int) { return first_query(); });
     }
     static __device__ void hide_packed(Fragments& p, const VisibleBits& visible_bits) {
@@ -161,10 +169,8 @@ class FoldedPApart : public FoldedP {
     using FoldedP::FoldedP;
 
     __device__ void compute(Scores& scores, Fragments& p, int& tile_query,
-                            const RowStatistics& statistics) const {
-        float lse_log2[2];
-        statistics.load(kRowLseLog2, first_query(), 0, lse_log2);
-        if (has_large_rows(lse_log2[0]))
+                            const RowStatistics& statistics, bool) const {
+        if (statistics.have_references(first_query()))
             fold<References>(scores, p, tile_query, statistics,
                              [&](int pair) { return first_query() + zero_after(scores, pair); });
         else

@@ -15,6 +15,13 @@ struct RowStatistics {
         load_shared(
             base + 4 * (row / 64 * (64 * kRowStatistics) + statistic * 64 + row % 64 + first), of);
     }
+    // Whether queries of the tile have references other than zero: their scores are too large for
+    // one float. The same for all lanes.
+    __device__ bool have_references(int first) const {
+        float lse_log2[2];
+        load(kRowLseLog2, first, 0, lse_log2);
+        return has_large_rows(lse_log2[0]);
+    }
 };
 
 } // namespace sm90

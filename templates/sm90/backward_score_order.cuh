@@ -27,9 +27,9 @@ struct ScoreStep {
     __device__ void evaluate_mask() const {
         visible_bits = gradients.evaluate_mask_early(tile_query);
     }
-    __device__ void compute_p() const {
+    __device__ void compute_p(bool has_references) const {
         pin(scores);
-        gradients.compute_p(scores, p, tile_query, statistics, visible_bits);
+        gradients.compute_p(scores, p, tile_query, statistics, has_references, visible_bits);
     }
     __device__ void pack_p() const { gradients.pack_p(p, scores); }
     __device__ void differentiate() const {
@@ -107,9 +107,9 @@ using DvOrder = Select<kFinishesDvEarly, FinishesDvEarly, FinishesDvLate>;
 
 // P is computed while dP's product runs, dS while dv's product runs.
 struct ComputesUnderProducts {
-    static __device__ void before_dv(const ScoreStep& step) {
+    static __device__ void before_dv(const ScoreStep& step, bool has_references) {
         wait_for_wgmma<1>();
-        step.compute_p();
+        step.compute_p(has_references);
         step.pack_p();
     }
     template <typename Step> static __device__ void under_dv(const Step& step) {
@@ -123,9 +123,9 @@ struct ComputesUnderProducts {
 
 // P is multiplied with dP before dv's product, in the registers that it leaves as it is packed.
 struct DifferentiatesBeforeDv {
-    static __device__ void before_dv(const ScoreStep& step) {
+    static __device__ void before_dv(const ScoreStep& step, bool has_references) {
         wait_for_wgmma<1>();
-        step.compute_p();
+        step.compute_p(has_references);
         wait_for_wgmma<0>();
         pin(step.d_scores);
         step.pack_p();
@@ -139,7 +139,7 @@ struct DifferentiatesBeforeDv {
 
 // P and dS are computed after both products.
 struct ComputesAtOnce {
-    static __device__ void before_dv(const ScoreStep& step) {
+    static __device__ void before_dv(const ScoreStep& step, bool) {
         wait_for_wgmma<0>();
         step.compute_p_and_d_scores();
     }

@@ -33,8 +33,9 @@ class GradientsOfP : public ComputedP {
 
     // Turns products into P, and hidden elements into zero.
     __device__ void compute_p(Scores& scores, Fragments& p, int tile_query,
-                              const RowStatistics& statistics, VisibleBits visible_bits) const {
-        compute(scores, p, tile_query, statistics);
+                              const RowStatistics& statistics, bool has_references,
+                              VisibleBits visible_bits) const {
+        compute(scores, p, tile_query, statistics, has_references);
         if (kSaves.evaluates_mask_early ? visible_bits.hides_any() : hides_any(tile_query)) {
             if (!kSaves.evaluates_mask_early) evaluate_mask(visible_bits, tile_query);
             hide(scores, visible_bits);
