@@ -81,7 +81,9 @@ KeyKinds kinds_of(const Mod& mod) {
 }
 bool is_by_kinds(const Mod& mod, const KeyKinds& kinds, NodeId read) {
     return kinds.found() && mod.place[read] == Place::element &&
-           std::ranges::count(mod.program.graph[read].operands, kinds.kind) != 0;
+           std::ranges::any_of(mod.program.graph[read].operands, [&](NodeId index) {
+               return std::ranges::count(kinds.indices, index) != 0;
+           });
 }
 
 // Describes how a warp-specialized fused backward sums the gradient of a read.
@@ -215,10 +217,10 @@ std::string describe_read(const Mod& mod, std::span<const Mod> kernels,
     if (by_kinds && kinds.are_of_pairs)
         text += formatted(
             "  read: in a warp-specialized forward once for a head and each of {} kinds of pairs "
-            "of a query and a key; which kind each pair is of is stored before it as a byte, once "
-            "for all heads; for elements from a copy for each lane in shared memory, where there "
-            "is room\n",
-            kinds.count);
+            "of a query and a key; which kind each pair is of is stored before it as {}, once "
+            "for all heads; for elements from a copy {}in shared memory, where there is room\n",
+            kinds.count, kinds.count <= kMostByteKinds ? "a byte" : "two bytes",
+            kinds.count <= kMostByteKinds ? "for each lane " : "");
     else if (by_kinds)
         text += formatted(
             "  read: in a warp-specialized forward once for a query and each of {} kinds of "

@@ -29,4 +29,15 @@ std::vector<BoundTables> bound_tables(const passes::Mod& mod, const KernelConfig
     return {std::move(all)};
 }
 
+std::vector<BoundTables> bound_kinds(const passes::Mod& mod, const passes::KeyKinds& kinds) {
+    using Kind = passes::ArgumentSlot::Kind;
+    const std::vector<passes::ArgumentSlot> slots = passes::argument_slots(mod);
+    std::vector<BoundTables> tables;
+    for (const auto& [buffer, dim, most] : kinds.bound)
+        tables.push_back(
+            {.tables = {{.bound = {passes::word_of(slots, {Kind::buffer_extent, buffer, dim})}}},
+             .most_entries = most});
+    return tables;
+}
+
 } // namespace flexc::plan

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "passes/key_kinds.h"
 #include "passes/mod.h"
 #include "plan/kernel.h"
 
@@ -23,5 +24,7 @@ struct BoundTables {
 
 // Returns the tables of a kernel: nothing, or one element.
 std::vector<BoundTables> bound_tables(const passes::Mod& mod, const KernelConfig& config);
+// Returns those whose entries are kinds, each for itself.
+std::vector<BoundTables> bound_kinds(const passes::Mod& mod, const passes::KeyKinds& kinds);
 
 } // namespace flexc::plan

@@ -152,6 +152,7 @@ KernelRequest unchanged(KernelRequest request) { return request; }
 // Returns the request for calls whose tables may have any number of entries.
 KernelRequest without_bound_entries(KernelRequest request) {
     if (request.gradients.entries_of_elements.is_bound) request.gradients.entries_of_elements = {};
+    if (request.terms.by_kinds.most_bound != 0) request.terms.by_kinds = {};
     return request;
 }
 
@@ -218,6 +219,12 @@ bool has_bound_entries(const Variant& variant) {
            std::ranges::any_of(variant.further, has_bound_entries);
 }
 
+// The same of a forward whose tables' entries are kinds of pairs.
+bool has_bound_kinds(const Variant& variant) {
+    return variant.request.terms.by_kinds.most_bound != 0 &&
+           variant.candidates.front().decomposition.of == Decomposition::Of::by_kinds;
+}
+
 // Leaves kernels that read block masks of the tiles of `usual`, which are those that plans have;
 // false if some kernel has no others.
 bool keep_tiles(const KernelConfig& usual, Variant& variant) {
@@ -258,6 +265,12 @@ Result<std::vector<Variant>> forward_variants_of(const Program& program, Calls c
     request.schedule = *schedule;
     std::vector<Variant> variants = {
         make_variant(program, calls, is_usual ? request : of_single_call(request))};
+    if (has_bound_kinds(variants.front())) {
+        Variant others =
+            make_variant(program, Calls::large_tables, without_bound_entries(request));
+        if (keep_tiles(variants.front().candidates.front(), others))
+            variants.push_back(std::move(others));
+    }
     if (has_short_kernels(program, program.options().forward_kernel == ForwardKernel::automatic)) {
         add_short_variants(program, request, variants);
         add_specialized_short_variants(program, request, variants);

@@ -96,23 +96,27 @@ FLEXC_SHARED constexpr KindCopiesLayout kind_copies_layout(int key_tile, int kin
             KindCopiesLayout::kRows * row_bytes};
 }
 
-// Kinds of pairs of a query and a key that lanes have copies of. A byte says which copy an element
-// takes. Those of a lane's row in a tile are side by side, and chunks of 16 of a warp's lanes, so
-// that loads meet no bank twice. All warps read the same copies, which have the place of a table.
+// Kinds of pairs of a query and a key that lanes have copies of. A byte, or two of more kinds, says
+// which copy an element takes. Those of a lane's row in a tile are side by side, and chunks of 16
+// bytes of a warp's lanes, so that loads meet no bank twice. All warps read the same copies, which
+// have the place of a table.
 struct PairKindsLayout {
     static constexpr int kChunk = 16;
+    static constexpr int kMostInBytes = 255; // and that a pair has none
+    int kind_bytes;
     int row_chunks; // of a lane's row
     int warp_bytes, tile_bytes;
-    int copy_words; // of all kinds, and of pairs of no kind
+    int entries; // of which there are copies: all kinds, and pairs of no kind
 };
 FLEXC_SHARED constexpr PairKindsLayout pair_kinds_layout(int query_tile, int key_tile, int kinds) {
     constexpr int kWarpLanes = 32, kWarpRows = 16;
-    const int row_chunks = KindCopiesLayout::lane_bytes(key_tile) / PairKindsLayout::kChunk;
+    const int kind_bytes = kinds <= PairKindsLayout::kMostInBytes ? 1 : 2;
+    const int row_chunks =
+        kind_bytes * KindCopiesLayout::lane_bytes(key_tile) / PairKindsLayout::kChunk;
     const int warp_bytes =
         KindCopiesLayout::kRows * row_chunks * kWarpLanes * PairKindsLayout::kChunk;
-    if (kinds == 0) return {row_chunks, warp_bytes, 0, 0};
-    return {row_chunks, warp_bytes, query_tile / kWarpRows * warp_bytes,
-            (kinds + 1) * KindCopiesLayout::kCopyBytes / 4};
+    if (kinds == 0) return {kind_bytes, row_chunks, warp_bytes, 0, 0};
+    return {kind_bytes, row_chunks, warp_bytes, query_tile / kWarpRows * warp_bytes, kinds + 1};
 }
 
 // Bytes for the ends of a shifted read's lines: a line that is beyond a clamp is one float.

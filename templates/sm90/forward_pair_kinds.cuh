@@ -1,7 +1,7 @@
 // Addends by kinds of pairs of a query and a key. Each lane of the consumer warps has a copy of
-// what a head adds for each kind, in a bank of its own, so that no lane waits for another. Threads
-// beside the producer store the copies where other programs have tables; the bytes that say which
-// copies elements take arrive with their keys. Products are added to what is read, which needs no
+// what a head adds for each kind, in a bank of its own, so that no lane waits for another; of many
+// kinds, two lanes share a copy, or all do. Threads beside the producer store the copies where
+// other programs have tables; the bytes that say which entries elements take arrive with their keys. Products are added to what is read, which needs no
 // score and comes under the exponentials of the keys before.
 #pragma once
 
@@ -33,6 +33,9 @@ struct LoadedPairKinds {
                    PairKindRing::kBytes, full);
     }
 };
+// Copies of each entry.
+constexpr int kPairCopies = kHasPairKinds ? mod::kSizes.table_words / kPairKinds.entries : 1;
+
 // The copies of what a head adds.
 struct PairAddends {
     static __device__ void copy(const mod::At& at, const HeadPlace& place, bool is_first, int b,
@@ -45,16 +48,30 @@ struct PairAddends {
     static __device__ void store_copies(const mod::Arguments& arguments, const HeadPlace& place,
                                         const mod::Row& row, int q, unsigned to, float per_product,
                                         int thread, int threads) {
-        constexpr int kCopyBytes = KindCopiesLayout::kCopyBytes, kChunks = kCopyBytes / 16;
+        constexpr int kAtOnce = kPairKinds.kind_bytes == 1 ? 1 : 4; // kinds that are read together
 #pragma unroll 1
-        for (int kind = thread; kind <= mod::KeyKinds::kCount; kind += threads) {
-            const float addend =
-                multiply_finite(addend_of_kind(arguments, place, row, q, kind), per_product);
+        for (int first = thread; first <= mod::KeyKinds::kCount; first += kAtOnce * threads) {
+            float addends[kAtOnce];
 #pragma unroll
-            for (int i = 0; i < kChunks; ++i)
-                store_shared(to + kind * kCopyBytes + (kind + i) % kChunks * 16, addend, addend,
-                             addend, addend);
+            for (int i = 0; i < kAtOnce; ++i)
+                addends[i] = multiply_finite(
+                    addend_of_kind(arguments, place, row, q, first + i * threads), per_product);
+#pragma unroll
+            for (int i = 0; i < kAtOnce; ++i)
+                if (const int kind = first + i * threads; kind <= mod::KeyKinds::kCount)
+                    store_entry(to, kind, addends[i]);
         }
+    }
+
+  private:
+    static __device__ void store_entry(unsigned to, int kind, float addend) {
+        constexpr int kEntryBytes = 4 * kPairCopies, kChunks = kEntryBytes / 16;
+        if constexpr (kChunks == 0)
+            store_shared_word(to + kind * kEntryBytes, __float_as_uint(addend));
+#pragma unroll
+        for (int i = 0; i < kChunks; ++i)
+            store_shared(to + kind * kEntryBytes + (kind + i) % kChunks * 16, addend, addend,
+                         addend, addend);
     }
 };
 
@@ -83,30 +100,36 @@ class CopiedPairKinds : public NoKeyKinds {
     }
     static __device__ void load(Scores& scores, unsigned kinds, unsigned copies,
                                 const ConsumerThread& thread) {
-        constexpr int kChunk = PairKindsLayout::kChunk;
+        constexpr int kChunk = PairKindsLayout::kChunk,
+                      kChunkKinds = kChunk / kPairKinds.kind_bytes;
         const unsigned of_lane =
             kinds + thread.warp_row() / 16 * kPairKinds.warp_bytes + thread.lane * kChunk;
-        const unsigned from = copies + 4 * thread.lane;
+        const unsigned from = copies + 4 * (thread.lane % kPairCopies);
 #pragma unroll
         for (int r = 0; r < KindCopiesLayout::kRows; ++r)
 #pragma unroll
-            for (int first = 0; first < kFragmentColumns; first += kChunk) {
+            for (int first = 0; first < kFragmentColumns; first += kChunkKinds) {
                 int words[4];
-                load_shared(of_lane + (r * kPairKinds.row_chunks + first / kChunk) * 32 * kChunk,
+                load_shared(of_lane +
+                                (r * kPairKinds.row_chunks + first / kChunkKinds) * 32 * kChunk,
                             words[0], words[1], words[2], words[3]);
 #pragma unroll
-                for (int j = first; j < min(first + kChunk, kFragmentColumns); ++j) {
-                    // Address of the copy: a byte of the word times the bytes of a copy, from the
-                    // first one on.
-                    constexpr unsigned kCopyBytes = KindCopiesLayout::kCopyBytes;
-                    const unsigned copy = __dp4a(static_cast<unsigned>(words[j % kChunk / 4]),
-                                                 kCopyBytes << 8 * (j % 4), from);
-                    scores[accumulator(r, j)] = load_shared_float(copy);
-                }
+                for (int j = first; j < min(first + kChunkKinds, kFragmentColumns); ++j)
+                    scores[accumulator(r, j)] = load_shared_float(
+                        copy_of(static_cast<unsigned>(words[j % kChunkKinds / kWordKinds]),
+                                j % kWordKinds, from));
             }
     }
 
   private:
+    // Address of the copy of a word's i-th kind: the kind times the bytes of an entry, from the
+    // first one on.
+    static __device__ unsigned copy_of(unsigned word, int i, unsigned from) {
+        const unsigned factors = 4u * kPairCopies << 8 * i;
+        return kPairKinds.kind_bytes == 1 ? __dp4a(word, factors, from)
+                                          : __dp2a_lo(word, factors, from);
+    }
+
     unsigned copies_; // address of the first kind's
 };
 

@@ -1,6 +1,6 @@
 // Kinds of pairs of a query and a key: what a program adds by an integer that is stored for each
-// pair is one number for a head and each kind. A kernel before the forward stores kinds as bytes,
-// once for all heads, in the order in which lanes of the forward read them.
+// pair is one number for a head and each kind. A kernel before the forward stores kinds, in one or two
+// bytes each, once for all heads, in the order in which lanes of the forward read them.
 #pragma once
 
 #include "common/place.cuh"
@@ -33,10 +33,11 @@ __device__ inline unsigned char* pair_tile(const KernelArguments& attention, int
     return attention.pair_kinds + tile * kPairKinds.tile_bytes;
 }
 
-// Words of four kinds for each row of a tile.
+// Words for each row of a tile, and kinds of a word.
 constexpr unsigned kPairWords = kPairKinds.row_chunks * PairKindsLayout::kChunk;
+constexpr int kWordKinds = 4 / kPairKinds.kind_bytes;
 
-// Where a row's word is in a tile, and the key of its i-th kind: lanes read chunks of 16 neighbours
+// Where a row's word is in a tile, and the key of its i-th kind: lanes read chunks of neighbours
 // among their columns.
 __device__ inline unsigned pair_word_at(unsigned row, unsigned word) {
     const unsigned first = word / 4 * 4, chunk = first / PairKindsLayout::kChunk;
@@ -46,7 +47,7 @@ __device__ inline unsigned pair_word_at(unsigned row, unsigned word) {
            first % PairKindsLayout::kChunk;
 }
 __device__ inline int key_of_pair(unsigned word, int i) {
-    return static_cast<int>(word % 4 * 2) + column_of(static_cast<int>(word / 4 * 4) + i);
+    return static_cast<int>(word % 4 * 2) + column_of(static_cast<int>(word / 4) * kWordKinds + i);
 }
 
 // Stores a thread's part of the kinds of a tile's pairs. Pairs past the end have those of others.
@@ -60,13 +61,14 @@ __device__ inline void store_pairs(const AttentionArguments& attention,
     for (unsigned row = thread / kPairWords; row < mod::kQueryTile; row += threads / kPairWords) {
         unsigned bytes = 0;
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
+        for (int i = 0; i < kWordKinds; ++i) {
             const int kind =
                 visit_element(attention, arguments, place,
                               min(first_row + static_cast<int>(row), attention.q_len - 1),
                               min(first_key + key_of_pair(word, i), attention.kv_len - 1),
                               [](const mod::At& at) { return mod::KeyKinds::kind(at); });
-            bytes |= static_cast<unsigned>(kind < 0 ? mod::KeyKinds::kCount : kind) << 8 * i;
+            bytes |= static_cast<unsigned>(kind < 0 ? mod::KeyKinds::kCount : kind)
+                     << 32 / kWordKinds * i;
         }
         *reinterpret_cast<unsigned*>(to + pair_word_at(row, word)) = bytes;
     }

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <initializer_list>
 #include <limits>
+#include <optional>
 #include <random>
 #include <string>
 #include <utility>
@@ -24,6 +25,7 @@
 #include "plan/plan.h"
 #include "random_data.h"
 #include "sm90/arguments.h"
+#include "support/text.h"
 
 namespace {
 
@@ -141,7 +143,7 @@ extern "C" bool run(const unsigned long long* words, const KernelArguments* atte
         PairAddends::store_copies(arguments, place, row, 0, kCopies, 1 / attention->scale, thread,
                                   kTableThreads);
     first_of_tables = kCopies;
-    end_of_tables = kCopies + 4 * kPairKinds.copy_words;
+    end_of_tables = kCopies + 4 * kPairKinds.entries * kPairCopies;
     reads_outside_tables = 0;
     run_warp([&](int lane) {
         const ConsumerThread thread{tile_row / 64, lane, tile_row / 16 % 4};
@@ -167,8 +169,8 @@ struct Way {
     bool takes_apart = false; // what is added
 };
 
-// special: of a quarter of the entries.
-void check(const Way& way, const std::string& text, int kinds, std::mt19937& random,
+// known: the number of kinds, or none. special: of a quarter of the entries.
+void check(const Way& way, const std::string& text, std::optional<int> known, std::mt19937& random,
            double special) {
     CAPTURE(text);
     CAPTURE(special);
@@ -176,7 +178,9 @@ void check(const Way& way, const std::string& text, int kinds, std::mt19937& ran
     auto mod = test::lower_text(text, 128, 128, false);
     REQUIRE_MESSAGE(mod.has_value(), (mod ? std::string() : mod.error().message));
     const passes::DecomposedMod decomposed = passes::decompose_score_with_kinds(*mod);
-    REQUIRE(decomposed.parts.kinds.count == kinds);
+    const int kinds = decomposed.parts.kinds.count;
+    REQUIRE(kinds == known.value_or(kinds));
+    REQUIRE(kinds > 0);
     const int head_dim = way.head_dim;
     const plan::KernelRequest request{.arch = 90,
                                       .dtype = DType::f16,
@@ -254,11 +258,14 @@ void check_copies(const std::string& text, int kinds, std::mt19937& random, doub
     check({kCopies, head_dim, true}, text, kinds, random, special);
 }
 
-void check_pairs(const std::string& text, int kinds, std::mt19937& random, double special = 0) {
+void check_pairs(const std::string& text, std::optional<int> kinds, std::mt19937& random,
+                 double special = 0) {
     // Some have tiles of less than 128 keys. The widest have no room for so many kinds as others.
-    constexpr int kMostOfWidest = 128;
+    constexpr int kMostOfWidest = 128, kMostOfWide = 255;
     const std::array head_dims = {16, 64, 128, 192, 256};
-    const int head_dim = head_dims[random() % (kinds <= kMostOfWidest ? 5 : 4)];
+    const int most = kinds.value_or(kMostOfWide + 1);
+    const int head_dim =
+        head_dims[random() % (most <= kMostOfWidest ? 5 : most <= kMostOfWide ? 4 : 3)];
     check({kPairs, head_dim, true}, text, kinds, random, special);
 }
 
@@ -342,6 +349,32 @@ Member random_pairs(std::mt19937& random) {
             kinds};
 }
 
+// Several indices that are stored for pairs, conditions beside them, and functions of what they
+// read.
+std::string random_digits(std::mt19937& random) {
+    const auto below = test::draws_below(random);
+    const auto one_of = [&](std::initializer_list<std::string> texts) {
+        return texts.begin()[below(static_cast<int>(texts.size()))];
+    };
+    const std::string d = one_of({"d[b, q_idx, kv_idx]", "d[b, q_idx, kv_idx] - 1"}),
+                      e = one_of({"e[b, kv_idx, q_idx]", "g[b, q_idx]", d});
+    const std::string of_table = "t[h, " + d + "]", of_other = "u[" + e + ", h]";
+    const std::string condition =
+        one_of({"q_idx == 0 or kv_idx == 0", "g[b, q_idx] == g[b, kv_idx]", d + " == 2"});
+    const std::string addend = one_of({
+        of_table + " - 2 * " + of_other,
+        of_table + " * " + of_other,
+        "where(" + condition + ", a[h], " + of_table + ")",
+        "where(" + condition + ", " + of_table + ", a[h] * " + of_other + ")",
+        "3 * tanh(" + of_table + ") + abs(" + of_other + ")",
+    });
+    return "buffer d: i32[B, Q_LEN, KV_LEN]\nbuffer e: u8[B, KV_LEN, Q_LEN]\n"
+           "buffer g: i32[B, Q_LEN]\nbuffer a: f32[H]\nbuffer t: f32[H, " +
+           one_of({"3", "20", "N", "400"}) + "]\nbuffer u: f32[" + one_of({"2", "6"}) +
+           ", H]\nscore_mod = score + " + addend + "\n" +
+           one_of({"", "mask_mod = q_idx >= kv_idx\n"});
+}
+
 } // namespace
 
 TEST_CASE("what kinds of keys add is a product of columns") {
@@ -378,6 +411,33 @@ TEST_CASE("random members of the class of kinds of pairs") {
         const Member member = random_pairs(random);
         check_pairs(member.text, member.kinds, random);
     }
+}
+
+TEST_CASE("random members of the class of pairs whose kinds several numbers decide") {
+    const std::uint32_t seed = std::random_device()();
+    CAPTURE(seed);
+    std::mt19937 random(seed);
+    for (int i = 0; i < 6; ++i)
+        check_pairs(random_digits(random), {}, random);
+}
+
+TEST_CASE("more kinds of pairs than bytes have are words of two bytes") {
+    std::mt19937 random(20261201);
+    const std::string d = "buffer d: i32[Q_LEN, KV_LEN]\n";
+    for (const int kinds : {256, 600, 3000})
+        check_pairs(formatted("{}buffer t: f32[H, {}]\nscore_mod = score + t[h, d[q_idx, kv_idx] * "
+                              "{} - 1]",
+                              d, kinds, kinds / 7),
+                    kinds, random, kinds == 600 ? -kInfinity : 0);
+}
+
+TEST_CASE("a number of entries that a call binds has room for as many kinds as bytes have") {
+    std::mt19937 random(20261202);
+    const std::string buffers = "buffer d: i32[B, Q_LEN, KV_LEN]\nbuffer t: f32[H, N]\n";
+    check_pairs(buffers + "score_mod = score + t[h, d[b, q_idx, kv_idx]]", 255, random);
+    // A half for each case of the condition.
+    check_pairs(buffers + "score_mod = score + where(q_idx == 0, 1.5, t[h, d[b, q_idx, kv_idx]])",
+                254, random);
 }
 
 TEST_CASE("addends by kinds of pairs are what they are") {
@@ -417,18 +477,18 @@ TEST_CASE("of more kinds of keys each lane has copies, whatever is added") {
 
 TEST_CASE("programs whose keys enter otherwise have no kinds") {
     const std::string kinds = "buffer g: i32[Q_LEN]\nbuffer k: i32[KV_LEN]\nbuffer t: f32[6, 6]\n"
-                              "buffer d: i32[9, Q_LEN, KV_LEN]\nbuffer w: f32[256]\n";
+                              "buffer d: i32[9, Q_LEN, KV_LEN]\nbuffer w: f32[9000]\n";
     for (const std::string_view score :
          {"score * 0.5 + t[g[q_idx], k[kv_idx]]", "score + tanh(t[g[q_idx], k[kv_idx]])",
           "score + t[g[q_idx], k[kv_idx]] * k[kv_idx]", "score + t[k[kv_idx], k[kv_idx] + q_idx]",
           "score + t[g[q_idx], k[kv_idx]] + t[g[q_idx], 5 - k[kv_idx]]",
           "9 * tanh((score + t[g[q_idx], k[kv_idx]]) / 9)",
           "score + t[g[q_idx], min(k[kv_idx], q_idx)]",
-          // Not stored for pairs; of a head; of a query beside the pair; of more than are bytes.
+          // Not stored for pairs; of a head; a number of the query beside the pair; of more than
+          // there is room for; of each batch entry, where what is stored is for all.
           "score + t[0, (q_idx + kv_idx) % 6]", "score + t[0, d[h, q_idx, kv_idx]]",
-          "score + t[g[q_idx], d[0, q_idx, kv_idx]]", "score + w[d[0, q_idx, kv_idx]]",
-          "score + g[q_idx] * t[0, d[0, q_idx, kv_idx]]",
-          "score + t[0, d[b, q_idx, kv_idx]] + t[0, d[0, q_idx, kv_idx]]"}) {
+          "score + w[d[0, q_idx, kv_idx]]", "score + g[q_idx] * t[0, d[0, q_idx, kv_idx]]",
+          "score + where((b + q_idx) % 2 == 0, t[0, d[0, q_idx, kv_idx]], t[1, k[kv_idx]])"}) {
         CAPTURE(score);
         auto mod = test::lower_text(kinds + "score_mod = " + std::string(score), 64, 64, false);
         REQUIRE(mod.has_value());

@@ -295,6 +295,9 @@ inline unsigned __dp4a(unsigned x, unsigned y, unsigned sum) {
         sum += (x >> i & 0xff) * (y >> i & 0xff);
     return sum;
 }
+inline unsigned __dp2a_lo(unsigned x, unsigned y, unsigned sum) {
+    return sum + (x & 0xffff) * (y & 0xff) + (x >> 16) * (y >> 8 & 0xff);
+}
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __clz(int x) { return x == 0 ? 32 : __builtin_clz(static_cast<unsigned>(x)); }
 inline int __ffs(unsigned x) { return __builtin_ffs(static_cast<int>(x)); }

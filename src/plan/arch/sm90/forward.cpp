@@ -157,8 +157,16 @@ bool suits_kinds(const KernelRequest& request, const ForwardSchedule& shape) {
     // With three warpgroups, shorter tiles do not leave more registers for the other addends.
     if (shape.consumers == 3 && shape.key_tile != kForwardShapes.front().key_tile) return false;
     constexpr int kShortest = 64; // with shorter tiles, reads from tables are faster
-    return request.terms.by_kinds.count != 0 && shape.key_tile >= kShortest &&
-           suits({request, shape, Reads::by_kinds});
+    const auto fits = [&](const ForwardSchedule& of) {
+        return of.key_tile >= kShortest && suits({request, of, Reads::by_kinds});
+    };
+    if (request.terms.by_kinds.count == 0 || !fits(shape)) return false;
+    if (!request.terms.by_kinds.are_of_pairs) return true;
+    // Fewer queries or keys leave room for copies of many kinds of pairs.
+    const auto has_copies = [&](const ForwardSchedule& of) {
+        return fits(of) && pair_copies(sizes_of({request, of, Reads::by_kinds})) >= kLeastPairCopies;
+    };
+    return has_copies(shape) || std::ranges::none_of(kForwardShapes, has_copies);
 }
 
 bool suits_tables(const KernelRequest& request, const ForwardSchedule& shape) {

@@ -33,6 +33,21 @@ int shifted_end_bytes(const Choice& choice) {
     return bytes;
 }
 
+// Sets the words of the copies of what kinds of pairs add, and their stages: a copy for each lane;
+// for two lanes, of kinds that take two bytes, where there is room for no more; or one for all
+// lanes, of which about three then wait for each other, as with a copy for any few of them.
+void set_pair_copies(::sm90::ForwardSizes& sizes, int limit) {
+    const auto layout =
+        ::sm90::pair_kinds_layout(sizes.query_tile, sizes.key_tile, sizes.pair_kinds);
+    for (const int copies : {32, kLeastPairCopies, 1})
+        for (const int stages : {2, 1}) {
+            sizes.table_words = (copies * layout.entries + 3) / 4 * 4;
+            sizes.table_stages = stages;
+            if (::sm90::forward_layout(sizes).bytes <= limit) return;
+            if (stages == 1 && layout.kind_bytes == 1) return;
+        }
+}
+
 ::sm90::ForwardSizes sizes_without_tables(const Choice& choice) {
     const auto& [request, shape, reads] = choice;
     const passes::KeyIndex2d& index_2d = request.terms.by_index_2d.keys;
@@ -72,12 +87,7 @@ int shifted_end_bytes(const Choice& choice) {
     };
     // Few tiles contain elements beyond the clamps.
     if (sizes.shifted_end_bytes != 0) with_stages(&::sm90::ForwardSizes::shifted_stages);
-    if (sizes.pair_kinds != 0) {
-        sizes.table_words =
-            ::sm90::pair_kinds_layout(sizes.query_tile, sizes.key_tile, sizes.pair_kinds)
-                .copy_words;
-        with_stages(&::sm90::ForwardSizes::table_stages);
-    }
+    if (sizes.pair_kinds != 0) set_pair_copies(sizes, limit);
     return sizes;
 }
 
@@ -150,6 +160,11 @@ std::optional<TableWords> table_words(const Choice& choice) {
     if (choice.request.sequences.most_rows != 0)
         sizes.stages = stages_of_sequences(sizes, shared_memory_limit(choice.request.arch));
     return sizes;
+}
+
+int pair_copies(const ::sm90::ForwardSizes& sizes) {
+    return sizes.table_words /
+           ::sm90::pair_kinds_layout(sizes.query_tile, sizes.key_tile, sizes.pair_kinds).entries;
 }
 
 int shared_bytes(const Choice& choice) { return ::sm90::forward_layout(sizes_of(choice)).bytes; }

@@ -24,6 +24,11 @@ std::optional<TableWords> table_words(const Choice& choice);
 ::sm90::ForwardSizes sizes_of(const Choice& choice);
 int shared_bytes(const Choice& choice);
 
+// Returns how many copies lanes have of what each kind of pairs adds: with fewer than these, lanes
+// wait for each other as long as with one.
+inline constexpr int kLeastPairCopies = 16;
+int pair_copies(const ::sm90::ForwardSizes& sizes);
+
 // Returns the accumulators of a thread: scores, their biases, P of the previous tile, and the
 // output; and how many it may have.
 int accumulators(const Choice& choice);

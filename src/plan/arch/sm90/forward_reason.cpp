@@ -6,12 +6,19 @@
 namespace flexc::plan::sm90 {
 namespace {
 
+std::string_view of_copies(int copies) {
+    switch (copies) {
+    case 1: return "one copy of their addends";
+    case kLeastPairCopies: return "a copy of their addends for two lanes";
+    default: return "a copy of their addends for each lane";
+    }
+}
+
 // Describes how a kernel uses the program's kinds of keys.
 std::string of_kinds(const KernelRequest& request, const ::sm90::ForwardSizes& sizes) {
     if (sizes.pair_kinds != 0)
-        return formatted(", {} kinds of pairs of a query and a key, a copy of their addends for "
-                         "each lane",
-                         request.terms.by_kinds.count);
+        return formatted(", {} kinds of pairs of a query and a key, {}",
+                         request.terms.by_kinds.count, of_copies(pair_copies(sizes)));
     if (request.terms.by_kinds.are_of_pairs) return "";
     const std::string kinds = std::to_string(request.terms.by_kinds.count) + " kinds of keys";
     if (sizes.kind_columns != 0)

@@ -139,6 +139,7 @@ PassPlan forward(const Program& program, const KernelConfig& main) {
     if (parts.bias_read != ir::kNoNode) pass.copied_biases = {copied_bias_of(mod, parts.bias_read)};
     // Threads that copy biases which TMA cannot have fewer registers there than in other kernels.
     if (main.schedule->consumers == kMostWarpgroups) pass.tiled_biases = pass.copied_biases;
+    if (forward.sizes.pair_kinds != 0) pass.bound_tables = bound_kinds(mod, parts.kinds);
     if (forward.tabulates()) add_tabulated(forward, parts.kinds, pass);
     Launch attend = launch_of(0, main, query_tiles(program, main.block.query_tile));
     attend.is_persistent = attend.has_queue = true;
@@ -363,8 +364,11 @@ std::string describe(const KernelConfig& config) {
     std::string text;
     if (forward->tabulated.any()) text += tabulated_of(forward->tabulated);
     if (forward->sizes.pair_kinds != 0)
-        text += "    tabulated before it, once for all heads: the kind of each pair of a query and "
-                "a key, a byte\n";
+        text += formatted("    tabulated before it, once for all heads: the kind of each pair of a "
+                          "query and a key, {}\n",
+                          forward->sizes.pair_kinds <= ::sm90::PairKindsLayout::kMostInBytes
+                              ? "a byte"
+                              : "two bytes");
     if (config.decomposition.stages_tables()) text += tables_of(*forward);
     return text;
 }
