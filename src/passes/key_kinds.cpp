@@ -92,8 +92,8 @@ class KindFinder {
         const bool is_of_pair = uses.has(Dependence::q);
         const int most = is_of_pair ? kMostPairKinds : kMostKeyKinds;
         if (uses.has(Dependence::score) || mod_.counters[index] != kNoNode ||
-            (is_of_pair && !is_stored_for_pairs(mod_, index, uses.has(Dependence::b))) || !dim.is_constant() || dim.constant < 1 ||
-            dim.constant > most)
+            (is_of_pair && !is_stored_for_pairs(mod_, index, uses.has(Dependence::b))) ||
+            !dim.is_constant() || dim.constant < 1 || dim.constant > most)
             return false;
         if (kinds_.count == 0) {
             kinds_.kind = index;
@@ -172,7 +172,8 @@ class DigitFinder {
         if (node.type == ir::Type::boolean) return take({.value = id, .is_condition = true});
         if (node.type != ir::Type::real || node.op == Op::sum) return false;
         if (node.op != Op::read)
-            return std::ranges::all_of(node.operands, [&](NodeId operand) { return visit(operand); });
+            return std::ranges::all_of(node.operands,
+                                       [&](NodeId operand) { return visit(operand); });
         const std::vector<ir::Dim>& dims = mod_.program.buffers[node.symbol].dims;
         const std::vector<bool>& proven = mod_.ranges.in_range[id];
         for (std::size_t i = 0; i < node.operands.size(); ++i) {

@@ -107,9 +107,8 @@ KindTerms kind_terms(const passes::DecomposedMod& decomposed) {
     return {.count = parts.kinds.count,
             .are_of_pairs = parts.kinds.are_of_pairs,
             .are_added_alone = passes::are_products(mod.program.graph, parts),
-            .most_bound = parts.kinds.bound.empty()
-                              ? 0
-                              : static_cast<int>(parts.kinds.bound.front().most),
+            .most_bound =
+                parts.kinds.bound.empty() ? 0 : static_cast<int>(parts.kinds.bound.front().most),
             .tabulated = passes::tabulated_values(decomposed)};
 }
 

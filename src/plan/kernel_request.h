@@ -91,7 +91,7 @@ struct KindTerms {
     int count = 0;                // of kinds; 0 for none
     bool are_of_pairs = false;    // of a query and a key
     bool are_added_alone = false; // apart from them, nothing changes the scores
-    int most_bound = 0; // entries of a table whose extent a call binds; 0 for none
+    int most_bound = 0;           // entries of a table whose extent a call binds; 0 for none
     passes::TabulatedValues tabulated;
 };
 

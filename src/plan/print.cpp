@@ -140,7 +140,8 @@ std::string schedule_of(const KernelConfig& config) {
 // are.
 int most_entries(const Variant& variant) {
     const BackwardStorage& storage = variant.candidates.front().storage;
-    int most = storage.entries_are_bound ? storage.entries : variant.request.terms.by_kinds.most_bound;
+    int most =
+        storage.entries_are_bound ? storage.entries : variant.request.terms.by_kinds.most_bound;
     for (const Variant& further : variant.further)
         most = std::max(most, most_entries(further));
     return most;

@@ -266,8 +266,7 @@ Result<std::vector<Variant>> forward_variants_of(const Program& program, Calls c
     std::vector<Variant> variants = {
         make_variant(program, calls, is_usual ? request : of_single_call(request))};
     if (has_bound_kinds(variants.front())) {
-        Variant others =
-            make_variant(program, Calls::large_tables, without_bound_entries(request));
+        Variant others = make_variant(program, Calls::large_tables, without_bound_entries(request));
         if (keep_tiles(variants.front().candidates.front(), others))
             variants.push_back(std::move(others));
     }

@@ -1,8 +1,9 @@
 // Addends by kinds of pairs of a query and a key. Each lane of the consumer warps has a copy of
 // what a head adds for each kind, in a bank of its own, so that no lane waits for another; of many
 // kinds, two lanes share a copy, or all do. Threads beside the producer store the copies where
-// other programs have tables; the bytes that say which entries elements take arrive with their keys. Products are added to what is read, which needs no
-// score and comes under the exponentials of the keys before.
+// other programs have tables; the bytes that say which entries elements take arrive with their
+// keys. Products are added to what is read, which needs no score and comes under the exponentials
+// of the keys before.
 #pragma once
 
 #include "common/math.cuh"

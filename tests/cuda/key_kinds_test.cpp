@@ -264,8 +264,9 @@ void check_pairs(const std::string& text, std::optional<int> kinds, std::mt19937
     constexpr int kMostOfWidest = 128, kMostOfWide = 255;
     const std::array head_dims = {16, 64, 128, 192, 256};
     const int most = kinds.value_or(kMostOfWide + 1);
-    const int head_dim =
-        head_dims[random() % (most <= kMostOfWidest ? 5 : most <= kMostOfWide ? 4 : 3)];
+    const int head_dim = head_dims[random() % (most <= kMostOfWidest ? 5
+                                               : most <= kMostOfWide ? 4
+                                                                     : 3)];
     check({kPairs, head_dim, true}, text, kinds, random, special);
 }
 
@@ -357,16 +358,18 @@ std::string random_digits(std::mt19937& random) {
         return texts.begin()[below(static_cast<int>(texts.size()))];
     };
     const std::string d = one_of({"d[b, q_idx, kv_idx]", "d[b, q_idx, kv_idx] - 1"}),
-                      e = one_of({"e[b, kv_idx, q_idx]", "g[b, q_idx]", d});
-    const std::string of_table = "t[h, " + d + "]", of_other = "u[" + e + ", h]";
+                      e = one_of({"e[b, kv_idx, q_idx]", d});
+    const std::string of_table = "t[h, " + d + "]", of_other = "u[" + e + ", h]",
+                      of_query = "u[g[b, q_idx], h]";
     const std::string condition =
         one_of({"q_idx == 0 or kv_idx == 0", "g[b, q_idx] == g[b, kv_idx]", d + " == 2"});
     const std::string addend = one_of({
         of_table + " - 2 * " + of_other,
         of_table + " * " + of_other,
+        of_table + " * " + of_query,
         "where(" + condition + ", a[h], " + of_table + ")",
-        "where(" + condition + ", " + of_table + ", a[h] * " + of_other + ")",
-        "3 * tanh(" + of_table + ") + abs(" + of_other + ")",
+        "where(" + condition + ", " + of_table + ", a[h] * " + of_query + ")",
+        "exp(" + of_table + ") + abs(" + of_other + ")",
     });
     return "buffer d: i32[B, Q_LEN, KV_LEN]\nbuffer e: u8[B, KV_LEN, Q_LEN]\n"
            "buffer g: i32[B, Q_LEN]\nbuffer a: f32[H]\nbuffer t: f32[H, " +

@@ -162,9 +162,12 @@ bool suits_kinds(const KernelRequest& request, const ForwardSchedule& shape) {
     };
     if (request.terms.by_kinds.count == 0 || !fits(shape)) return false;
     if (!request.terms.by_kinds.are_of_pairs) return true;
-    // Fewer queries or keys leave room for copies of many kinds of pairs.
+    // Fewer queries or keys leave room for copies of many kinds of pairs. With too few keys, what a
+    // tile costs whatever it reads is more than copies save.
+    constexpr int kShortestWithCopies = 96;
     const auto has_copies = [&](const ForwardSchedule& of) {
-        return fits(of) && pair_copies(sizes_of({request, of, Reads::by_kinds})) >= kLeastPairCopies;
+        return of.key_tile >= kShortestWithCopies && fits(of) &&
+               pair_copies(sizes_of({request, of, Reads::by_kinds})) >= kLeastPairCopies;
     };
     return has_copies(shape) || std::ranges::none_of(kForwardShapes, has_copies);
 }
