@@ -33,15 +33,27 @@ void add_functions(Policy& policy, const SymbolTable& symbols, NodeId read) {
     policy.function("long long step(const Arguments& arguments)", step);
 }
 
+void add_bound(Policy& policy, const SymbolTable& symbols, std::string_view called,
+               const std::vector<NodeId>& bounds) {
+    if (bounds.empty()) return;
+    Body body(symbols, passes::Place::element, "at.");
+    body.compute(bounds);
+    body.line(formatted("return {};", unbracketed(body.text_as(bounds.front(), CType::wide))));
+    policy.function(std::string(called), body);
+}
+
 } // namespace
 
-std::string emit_dense_bias(const SymbolTable& symbols, NodeId read) {
+std::string emit_dense_bias(const SymbolTable& symbols, NodeId read, const analysis::Band& band) {
     const passes::Mod& mod = symbols.mod();
     Policy policy("DenseBias");
     add_functions(policy, symbols, read);
     policy.constant("kIsSharedByHeads", read != kNoNode &&
                                             mod.program.graph[read].type == ir::Type::integer &&
                                             !mod.dependence[read].has(analysis::Dependence::h));
+    policy.constant("kHasBand", read != kNoNode && band.found());
+    add_bound(policy, symbols, "long long low(const At& at)", band.low);
+    add_bound(policy, symbols, "long long high(const At& at)", band.high);
     return policy.text();
 }
 

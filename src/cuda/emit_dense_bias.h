@@ -11,7 +11,9 @@
 namespace flexc::cuda {
 
 // Policy of a warp-specialized forward that copies tiles of the dense bias `read`; kNoNode: none.
-std::string emit_dense_bias(const SymbolTable& symbols, ir::NodeId read);
+// band: of the elements that use it.
+std::string emit_dense_bias(const SymbolTable& symbols, ir::NodeId read,
+                            const analysis::Band& band);
 
 // Returns the read of the dense bias whose tiles a warp-specialized backward copies; kNoNode: none.
 // emit_dense_bias() writes the policy of that kernel, with the gradients of dense biases.

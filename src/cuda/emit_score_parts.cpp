@@ -40,6 +40,8 @@ std::vector<NodeId> logit_roots(const passes::ScoreParts& parts) {
                             parts.quotient_addend, parts.remainder_addend, parts.element_addend,
                             parts.cap, parts.kinds.kind, parts.kinds.addend_of_kind})
         if (id != kNoNode) roots.push_back(id);
+    for (const std::vector<NodeId>& bounds : {parts.bias_band.low, parts.bias_band.high})
+        roots.insert(roots.end(), bounds.begin(), bounds.end());
     const std::vector<NodeId> of_tables = staged_roots(parts.staged);
     roots.insert(roots.end(), of_tables.begin(), of_tables.end());
     const std::vector<NodeId> of_shifts = shifted_roots(parts.shifted);

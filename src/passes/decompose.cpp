@@ -249,6 +249,14 @@ ir::NodeId find_bias_read(const Mod& mod, NodeId addend) {
     return kNoNode;
 }
 
+void find_bias(Mod& mod, ScoreParts& parts) {
+    const NodeId root = of_elements(mod, parts);
+    parts.bias_read = find_bias_read(mod, root);
+    if (parts.bias_read == kNoNode) return;
+    parts.bias_band = band_of_use(mod.program.graph, root, parts.bias_read);
+    if (parts.bias_band.found()) find_facts(mod);
+}
+
 // Limit on vectors by distance: each takes shared memory, and a load for every element.
 constexpr std::size_t kMostByDistance = 3;
 
@@ -412,8 +420,7 @@ DecomposedMod decomposed_parts(const Mod& mod, int key_width) {
     Mod& result = decomposed.mod;
     decomposed.parts = Decomposer(mod, result.program.graph, key_width).decompose(result.score);
     find_facts(result);
-    if (mod.program.is_dense())
-        decomposed.parts.bias_read = find_bias_read(result, of_elements(result, decomposed.parts));
+    if (mod.program.is_dense()) find_bias(result, decomposed.parts);
     return decomposed;
 }
 

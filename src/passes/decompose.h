@@ -57,6 +57,7 @@ struct ScoreParts {
     // is kv itself, and the others are q itself or depend on the head at most. For kernels that
     // keep tables in shared memory it may be the read of the 32-bit indices of a table instead.
     ir::NodeId bias_read = ir::kNoNode;
+    analysis::Band bias_band; // of the elements that use the dense bias: band_of_use()
     // Values that are computed before the kernel for each key and each distance: first the addends,
     // then other costly values that depend on kv, or q - kv, alone.
     std::vector<ir::NodeId> key_values, distance_values;

@@ -4,6 +4,7 @@
 #include <span>
 
 #include "passes/gradient_sum.h"
+#include "passes/simplify.h"
 
 namespace flexc::passes {
 
@@ -30,6 +31,25 @@ bool is_dense_read(const Mod& mod, NodeId read) {
                });
 }
 
+// Whether each way from the root to a read takes this branch of a choice.
+bool leads_alone(const ir::Graph& graph, NodeId root, NodeId read, NodeId choice,
+                 std::size_t branch) {
+    const std::vector<NodeId> of_branch =
+        ir::reachable(graph, std::span(&graph[choice].operands[branch], 1));
+    bool is_met = false;
+    ir::visit_from(graph, {root}, [&](NodeId id) {
+        is_met = is_met || id == read;
+        return id != choice;
+    });
+    for (std::size_t i = 0; i < graph[choice].operands.size() && !is_met; ++i) {
+        if (i == branch) continue;
+        const std::vector<NodeId> others =
+            ir::reachable(graph, std::span(&graph[choice].operands[i], 1));
+        is_met = std::ranges::count(others, read) != 0;
+    }
+    return !is_met && std::ranges::count(of_branch, read) != 0;
+}
+
 } // namespace
 
 bool is_query_of_bias(const Mod& mod, NodeId index) {
@@ -45,6 +65,35 @@ bool is_dense_bias(const Mod& mod, NodeId read) {
 
 bool are_dense_indices(const Mod& mod, NodeId read) {
     return is_dense_read(mod, read) && dtype_of(mod, read) == DType::i32;
+}
+
+analysis::Band band_of_use(ir::Graph& graph, NodeId root, NodeId read) {
+    ir::Graph grown = graph; // bounds are nodes, of which none is left without a band
+    Builder build(grown);
+    analysis::Band band;
+    for (const NodeId choice : ir::reachable(graph, std::span(&root, 1))) {
+        const ir::Node& node = graph[choice];
+        if (node.op != Op::fselect) continue;
+        for (const std::size_t branch : {1, 2}) {
+            if (!leads_alone(graph, root, read, choice, branch)) continue;
+            const NodeId condition =
+                branch == 1 ? node.operands[0] : build.apply(Op::bnot, {node.operands[0]});
+            const analysis::Band of_branch = analysis::band_of(grown, condition);
+            band.low.insert(band.low.end(), of_branch.low.begin(), of_branch.low.end());
+            band.high.insert(band.high.end(), of_branch.high.begin(), of_branch.high.end());
+        }
+    }
+    const auto join = [&](std::vector<NodeId>& bounds, Op op) {
+        while (bounds.size() > 1) {
+            const NodeId last = bounds.back();
+            bounds.pop_back();
+            bounds.back() = build.apply(op, {bounds.back(), last});
+        }
+    };
+    join(band.low, Op::imax);
+    join(band.high, Op::imin);
+    if (band.found()) graph = std::move(grown);
+    return band;
 }
 
 NodeId dense_bias_of_score(const Mod& mod) {

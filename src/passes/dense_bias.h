@@ -22,6 +22,11 @@ bool are_dense_indices(const Mod& mod, ir::NodeId read);
 // none.
 ir::NodeId dense_bias_of_score(const Mod& mod);
 
+// Returns the band of the elements that use what a read gives, where choices by the distance leave
+// it to one of their branches: where(abs(q_idx - kv_idx) < w, bias[h, q_idx, kv_idx], 0). It has a
+// bound at most for each side. Adds nodes to the graph if there is a band.
+analysis::Band band_of_use(ir::Graph& graph, ir::NodeId root, ir::NodeId read);
+
 // Whether the gradients that are added by tiles equal the score's gradient, and no other gradient
 // needs that one element by element first.
 bool are_biases_of_scores(const Mod& mod);

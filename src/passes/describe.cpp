@@ -233,6 +233,11 @@ std::string describe_read(const Mod& mod, std::span<const Mod> kernels,
             "  read: {}in a warp-specialized forward from a copy of the head's slice in shared "
             "memory, where there is room\n",
             by_kinds ? "else " : "");
+    if (const ScoreParts parts = decompose_score(mod).parts;
+        read == parts.bias_read && parts.bias_band.found())
+        text +=
+            "  read: in a warp-specialized forward from tiles in shared memory; those outside of "
+            "the band of diagonals in which it is used are not copied\n";
     if (const auto of_read = std::ranges::find(shifted, read, &ShiftedRead::read);
         of_read != shifted.end())
         text += formatted(

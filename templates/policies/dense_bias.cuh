@@ -13,6 +13,10 @@ struct DenseBias {
 
     // Hopper's forward: whether the bias is a matrix of indices that all heads share.
     static constexpr bool kIsSharedByHeads = false;
+    // Whether elements use the bias only where low <= kv - q <= high, numbers of a head.
+    static constexpr bool kHasBand = false;
+    template <typename At> static __device__ long long low(const At&) { return -(1ll << 62); }
+    template <typename At> static __device__ long long high(const At&) { return 1ll << 62; }
 
     // Hopper's backward: number of tiles in shared memory; 0: the bias is read element by element,
     // or there is none.

@@ -62,6 +62,34 @@ struct DenseBiasOfHead {
     }
 };
 
+// The band in which elements use a head's dense bias, as key - row in the tensors. Tiles outside
+// are not copied: elements choose something else, whatever is in their stage.
+class BandOfBias {
+  public:
+    __device__ BandOfBias(const AttentionArguments& attention, const mod::Arguments& arguments,
+                          const HeadPlace& place) {
+        if constexpr (!mod::DenseBias::kHasBand) return;
+        visit_element(attention, arguments, place, 0, 0, [&](const mod::At& at) {
+            const long long offset = attention.q_offset - attention.kv_offset;
+            low_ = bounded(mod::DenseBias::low(at), offset);
+            high_ = bounded(mod::DenseBias::high(at), offset);
+        });
+    }
+    __device__ bool meets(int first_row, int rows, int first_key, int keys) const {
+        return !mod::DenseBias::kHasBand || (first_key + keys - 1 - first_row >= low_ &&
+                                             first_key - (first_row + rows - 1) <= high_);
+    }
+
+  private:
+    // A distance is less than 2^30, and so is an offset.
+    static __device__ int bounded(long long x, long long offset) {
+        constexpr long long kMost = 1ll << 32;
+        const long long sum = flexc_min(flexc_max(x, -kMost), kMost) + offset;
+        return static_cast<int>(flexc_min(flexc_max(sum, -0x7fffffffll), 0x7fffffffll));
+    }
+    int low_ = 0, high_ = 0;
+};
+
 // Copies a thread's part of a tile in chunks. A thread keeps its chunk and steps down the rows;
 // some threads have none. Rows past the end are not copied, as their output is not stored.
 __device__ inline void copy_chunks(const DenseBiasOfHead& bias, int first_row, int rows,
@@ -128,6 +156,7 @@ __device__ inline void copy_biases(const AttentionArguments& attention,
     visit_tasks(attention, arguments, shared, [&](const Task& task, const HeadPlace& place) {
         const DenseBiasOfHead bias(attention, arguments, place);
         const BiasCorner corner(bias, maps);
+        const BandOfBias band(attention, arguments, place);
         const int rows = min(attention.q_len - task.first_row, mod::kQueryTile);
 #pragma unroll 1
         for (int block = task.end - 1; block >= task.begin; --block) {
@@ -136,7 +165,9 @@ __device__ inline void copy_biases(const AttentionArguments& attention,
             const unsigned to = shared.biases.at(slot.stage);
             const Barrier full = shared.biases.full(slot.stage);
             const int keys = min(attention.kv_len - first_key, mod::kKeyTile);
-            if (maps.biases_from != nullptr)
+            if (!band.meets(task.first_row, rows, first_key, keys))
+                full.arrive();
+            else if (maps.biases_from != nullptr)
                 load_boxes(maps, corner, task.first_row, first_key, to, full);
             else if (bias.in_chunks && keys % kChunkKeys == 0)
                 copy_chunks(bias, task.first_row, rows, first_key, keys, to, full, thread);

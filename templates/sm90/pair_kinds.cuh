@@ -41,7 +41,8 @@ constexpr int kWordKinds = 4 / kPairKinds.kind_bytes;
 // chunks of neighbours among their columns.
 __device__ inline unsigned pair_word_at(unsigned row, unsigned word) {
     const unsigned first = word / 4 * 4, chunk = first / PairKindsLayout::kChunk;
-    const unsigned of_lane = 32 * (row / 8 * kPairKinds.row_chunks + chunk) + row % 8 * 4 + word % 4;
+    const unsigned of_lane =
+        32 * (row / 8 * kPairKinds.row_chunks + chunk) + row % 8 * 4 + word % 4;
     return of_lane * PairKindsLayout::kChunk + first % PairKindsLayout::kChunk;
 }
 __device__ inline int key_of_pair(unsigned word, int i) {

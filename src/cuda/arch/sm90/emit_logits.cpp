@@ -128,7 +128,7 @@ class LogitFunctions {
         text += addends_from_tables(tables);
         text += tables.text();
         text += sums();
-        text += emit_dense_bias(symbols_, parts_.bias_read);
+        text += emit_dense_bias(symbols_, parts_.bias_read, parts_.bias_band);
         text += emit_kinds(symbols_, parts_.kinds, config_.has_block_mask);
         text += emit_vectors(symbols_, parts_, forward_);
         text += key_index();
