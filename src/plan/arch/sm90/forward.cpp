@@ -161,7 +161,8 @@ bool suits_kinds(const KernelRequest& request, const ForwardSchedule& shape) {
         return of.key_tile >= kShortest && suits({request, of, Reads::by_kinds});
     };
     if (request.terms.by_kinds.count == 0 || !fits(shape)) return false;
-    if (!request.terms.by_kinds.are_of_pairs) return true;
+    const KindTerms& kinds = request.terms.by_kinds;
+    if (!kinds.are_of_pairs || kinds.count <= ::sm90::PairKindsLayout::kMostInBytes) return true;
     // Fewer queries or keys leave room for copies of many kinds of pairs. With too few keys, what a
     // tile costs whatever it reads is more than copies save.
     constexpr int kShortestWithCopies = 96;
