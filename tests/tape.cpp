@@ -49,6 +49,28 @@ std::int64_t to_integer(double x) {
 
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
+// Functions whose last bits depend on who computes them; all are exact at 0 or 1 or never.
+bool is_rounded_function(Op op) {
+    switch (op) {
+    case Op::exp:
+    case Op::exp2:
+    case Op::expm1:
+    case Op::log:
+    case Op::log2:
+    case Op::log1p:
+    case Op::rsqrt:
+    case Op::pow:
+    case Op::sin:
+    case Op::cos:
+    case Op::tan:
+    case Op::tanh:
+    case Op::sigmoid:
+    case Op::softplus:
+    case Op::erf: return true;
+    default: return false;
+    }
+}
+
 double remainder_of(double x, double y) {
     const double rest = std::fmod(x, y);
     return rest != 0 && (rest < 0) != (y < 0) ? rest + y : rest;
@@ -208,8 +230,9 @@ TapeResult Tape::result() const {
 }
 
 void Tape::Found::divide_by(double x) { divides_by_zero = divides_by_zero || x == 0; }
+// What a rounded value is equal to is beside it elsewhere: softplus(log(expm1(7))) and 7.
 void Tape::Found::near(double distance) {
-    if (distance == 0)
+    if (distance == 0 && !is_rounded)
         has_tie = true;
     else
         margin = std::min(margin, std::fabs(distance));
@@ -222,6 +245,12 @@ void Tape::Found::near(double x, double y) {
 // At a pole, a small change meets any number of whole numbers.
 void Tape::Found::near_whole(double x) {
     near(std::isfinite(x) ? (x - std::nearbyint(x)) / (1 + std::fabs(x)) : 1e-12);
+}
+
+bool Tape::any_is_rounded(const Entry& entry) const {
+    for (std::size_t i = 0; i < entry.count; ++i)
+        if (operand(entry, i).is_rounded) return true;
+    return false;
 }
 
 void Tape::compute_leaf(Entry& entry, const ir::Node& node) {
@@ -249,6 +278,7 @@ void Tape::compute_leaf(Entry& entry, const ir::Node& node) {
             entry.real += operand(entry, i).real;
             entry.integer = wrapped(bits(entry.integer) + bits(operand(entry, i).integer));
         }
+        entry.is_rounded = any_is_rounded(entry);
         return;
     default: return;
     }
@@ -293,6 +323,9 @@ void Tape::compute(Entry& e) {
         in[i] = &operand(e, i);
     const double x = in[0]->real, y = in[1] != nullptr ? in[1]->real : 0,
                  z = in[2] != nullptr ? in[2]->real : 0;
+    found.is_rounded = any_is_rounded(e);
+    e.is_rounded = node.type == ir::Type::real &&
+                   (found.is_rounded || (is_rounded_function(node.op) && x != 0 && x != 1));
     const std::int64_t i = in[0]->integer, j = in[1] != nullptr ? in[1]->integer : 0;
     const bool p = in[0]->boolean, q = in[1] != nullptr && in[1]->boolean;
     switch (node.op) {

@@ -86,6 +86,7 @@ class Tape {
         bool has_slope = false;   // it is such a one, or is computed from one
         bool is_reached = false;
         bool is_outside = false;  // of a read
+        bool is_rounded = false;  // by a function of which libraries have other last bits
         std::size_t position = 0; // of a read inside its buffer
         bool boolean = false;
         std::int64_t integer = 0;
@@ -97,6 +98,7 @@ class Tape {
     struct Found {
         double margin = std::numeric_limits<double>::infinity();
         bool has_tie = false, divides_by_zero = false;
+        bool is_rounded = false; // an operand of what is computed
 
         void divide_by(double x);
         void near(double distance);
@@ -115,6 +117,7 @@ class Tape {
     const Entry& operand(const Entry& entry, std::size_t i) const {
         return entries_[operands_[entry.first + i]];
     }
+    bool any_is_rounded(const Entry& entry) const;
     void evaluate(Entry& entry);
     void compute(Entry& entry);
     void compute_leaf(Entry& entry, const ir::Node& node);

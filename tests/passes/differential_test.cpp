@@ -181,3 +181,23 @@ TEST_CASE("differential: values and gradients of random programs are those of th
     CHECK(tally.points > tally.programs);
     CHECK(tally.smooth > tally.programs / 4);
 }
+
+TEST_CASE("a function that rounds to a whole number is next to it for the tape") {
+    ir::Program program;
+    ir::Graph& graph = program.graph;
+    const auto apply = [&](ir::Op op, ir::NodeId x) { return graph.apply(op, {x}); };
+    const ir::NodeId same = apply(
+        ir::Op::softplus, apply(ir::Op::log, apply(ir::Op::expm1, graph.ambient(ir::Op::score))));
+    program.mask = graph.boolean(true);
+    const auto margins = [&](ir::NodeId of) {
+        program.score = apply(ir::Op::int_to_real, apply(ir::Op::real_to_int, of));
+        test::Instance instance(program, 1);
+        ir::Environment environment = instance.environment();
+        std::vector<double> all;
+        for (environment.score = 1; environment.score <= 30; ++environment.score)
+            all.push_back(test::differentiate(program, environment).margin);
+        return all;
+    };
+    CHECK(std::ranges::max(margins(same)) < 1e-6);
+    CHECK(std::isinf(std::ranges::min(margins(graph.ambient(ir::Op::score)))));
+}
