@@ -4,6 +4,7 @@
 
 #include "cuda/kernel_gradients.h"
 #include "cuda/policy.h"
+#include "plan/work.h"
 #include "support/text.h"
 
 namespace flexc::cuda {
@@ -21,6 +22,20 @@ int weighted_gradient(const plan::KernelConfig& config,
     const bool exists =
         (config.sums.sums_tables || config.sums.weighs_distances) && first != gradients.end();
     return exists ? static_cast<int>(first - gradients.begin()) : -1;
+}
+
+// Whether the addresses of gradients that elements add themselves, which are written out for each
+// element and gradient, are too long for that.
+bool has_long_addresses(const SymbolTable& symbols, const plan::KernelConfig& config,
+                        const std::vector<passes::ReadGradient>& gradients) {
+    std::vector<passes::ReadGradient> by_element;
+    for (const passes::ReadGradient& gradient : gradients)
+        if (passes::gradient_sum(symbols.mod(), gradient, config.sums) ==
+            passes::GradientSum::element)
+            by_element.push_back(gradient);
+    Body addresses(symbols, Place::element, "at.");
+    addresses.compute(gradient_roots(symbols.mod(), by_element, {}));
+    return addresses.instructions() > plan::kMostWrittenOut;
 }
 
 } // namespace
@@ -51,17 +66,24 @@ std::string emit_read_gradients(const SymbolTable& symbols, const plan::KernelCo
             (config.kind != plan::KernelKind::delta && !terms_by_distance(symbols.mod()).empty()));
     policy.constant("kWeighted", weighted_gradient(config, gradients), -1);
     policy.constant("kStageRows", config.storage.stages_rows, true);
+    std::string called;
     if (!gradients.empty()) {
         policy.member(formatted("    static constexpr __device__ Sum sum_of(int i) {{\n"
                                 "        return {}Sum::element;\n    }}\n"
                                 "    static constexpr __device__ bool is_finite(int i) {{\n"
                                 "        return {}false;\n    }}\n",
                                 sums, finite));
-        policy.function(formatted("{}* address(const At& at, int i)",
-                                  symbols.mod().deterministic ? "exact::Sum" : "float"),
-                        each);
+        const std::string_view type = symbols.mod().deterministic ? "exact::Sum*" : "float*";
+        const std::string signature = formatted("{} address(const At& at, int i)", type);
+        if (has_long_addresses(symbols, config, gradients)) {
+            const Parameter which[] = {{"int", "i"}};
+            called = called_element_function(type, "gradient_address", which, each);
+            policy.member(member_function(signature, "    return gradient_address(at, i);\n"));
+        } else {
+            policy.function(signature, each);
+        }
     }
-    return policy.text();
+    return called + policy.text();
 }
 
 std::string emit_row_gradients(const SymbolTable& symbols,

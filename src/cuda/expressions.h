@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -134,6 +135,12 @@ std::string device_function(std::string_view signature, const Body& body);
 std::string element_function(std::string_view type, std::string_view name,
                              std::string_view parameter, const Body& body,
                              int instructions_beside = 0);
+// The same where it is too long, with these parameters behind `at`.
+struct Parameter {
+    std::string_view type, name;
+};
+std::string called_element_function(std::string_view type, std::string_view name,
+                                    std::span<const Parameter> behind, const Body& body);
 // Text of a function of an earlier place than the element that calls a function which is not
 // inlined. The body is written with "at." before the names of the parameters.
 std::string called_place_function(std::string_view type, std::string_view name,

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cctype>
 #include <functional>
+#include <span>
 
 #include "cuda/expressions.h"
 #include "plan/work.h"
@@ -44,10 +45,10 @@ std::pair<std::string, std::vector<std::string>> without_at(const std::string& t
 }
 
 // Emits a function that is not inlined, and a function with this signature that calls it with those
-// values of `at` that it needs (`written` turns their names into text) and, unless `parameter` is
-// "", with a float.
+// values of `at` that it needs (`written` turns their names into text) and with the parameters
+// behind `at`.
 std::string called_function(std::string_view type, std::string_view name,
-                            std::string_view signature, std::string_view parameter,
+                            std::string_view signature, std::span<const Parameter> behind,
                             const Body& body,
                             const std::function<std::string(std::string)>& written) {
     const auto [text, values] = without_at(body.statements());
@@ -57,9 +58,9 @@ std::string called_function(std::string_view type, std::string_view name,
         parameters.push_back(formatted("T{0} at{0}", i));
         arguments.push_back(written(values[i]));
     }
-    if (!parameter.empty()) {
-        parameters.push_back(formatted("float {}", parameter));
-        arguments.emplace_back(parameter);
+    for (const Parameter& parameter : behind) {
+        parameters.push_back(formatted("{} {}", parameter.type, parameter.name));
+        arguments.emplace_back(parameter.name);
     }
     return formatted("{}static __device__ __noinline__ {} long_{}({}) {{\n{}}}\n"
                      "__device__ inline {} {{\n    return long_{}({});\n}}\n\n",
@@ -68,22 +69,35 @@ std::string called_function(std::string_view type, std::string_view name,
                      joined(arguments, ", "));
 }
 
+std::string signature_of_element(std::string_view type, std::string_view name,
+                                 std::span<const Parameter> behind) {
+    std::string more;
+    for (const Parameter& parameter : behind)
+        more += formatted(", {} {}", parameter.type, parameter.name);
+    return formatted("{} {}(const At& at{})", type, name, more);
+}
+
 } // namespace
 
 std::string element_function(std::string_view type, std::string_view name,
                              std::string_view parameter, const Body& body,
                              int instructions_beside) {
-    const std::string more = parameter.empty() ? "" : formatted(", float {}", parameter);
-    const std::string signature = formatted("{} {}(const At& at{})", type, name, more);
+    std::vector<Parameter> behind;
+    if (!parameter.empty()) behind.push_back({"float", parameter});
     if (body.instructions() + instructions_beside <= plan::kMostWrittenOut)
-        return device_function(signature, body);
-    return called_function(type, name, signature, parameter, body,
+        return device_function(signature_of_element(type, name, behind), body);
+    return called_element_function(type, name, behind, body);
+}
+
+std::string called_element_function(std::string_view type, std::string_view name,
+                                    std::span<const Parameter> behind, const Body& body) {
+    return called_function(type, name, signature_of_element(type, name, behind), behind, body,
                            [](std::string value) { return value; });
 }
 
 std::string called_place_function(std::string_view type, std::string_view name,
                                   std::string_view parameters, const Body& body) {
-    return called_function(type, name, formatted("{} {}({})", type, name, parameters), "", body,
+    return called_function(type, name, formatted("{} {}({})", type, name, parameters), {}, body,
                            [](const std::string& value) {
                                std::string text = value;
                                for (std::size_t at = 0; (at = text.find(kAt, at)) != text.npos;)

@@ -106,6 +106,22 @@ TEST_CASE("programs whose backward kernel on a GPU has to save registers") {
     check_everywhere(one);
 }
 
+TEST_CASE("gradients at addresses that take long to compute for each element") {
+    const std::string read = "t[b, (q_idx ** (kv_idx % 3)) % Q_LEN, "
+                             "doc[(q_idx * kv_idx) % KV_LEN] % KV_LEN]";
+    for (const std::string& added : {read, "tanh(" + read + ")"})
+        check_everywhere({.text = "buffer t: f32[B, Q_LEN, KV_LEN] grad\n"
+                                  "buffer doc: i64[KV_LEN]\nscore_mod = score + " +
+                                  added + "\nmask_mod = q_idx >= kv_idx",
+                          .dtype = DType::bf16,
+                          .batch = 2,
+                          .heads = 2,
+                          .kv_heads = 1,
+                          .q_len = 130,
+                          .kv_len = 150,
+                          .head_dim = 128});
+}
+
 TEST_CASE("types and head dims") {
     for (const DType dtype : {DType::f32, DType::f16, DType::bf16})
         for (const auto& [d, dv] : {std::pair{1, 1},

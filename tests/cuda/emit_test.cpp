@@ -284,6 +284,30 @@ TEST_CASE("what is long for an element is a function that is not inlined") {
     }
 }
 
+TEST_CASE("long addresses of gradients that elements add are in a function that is not inlined") {
+    const auto gradients = [](const std::string& index) {
+        auto mod = test::lower_text("buffer t: f32[H, N] grad\nbuffer doc: i64[KV_LEN]\n"
+                                    "score_mod = score + t[h, " +
+                                        index + "]\n",
+                                    64, 64, true);
+        REQUIRE(mod.has_value());
+        plan::KernelConfig config;
+        config.kind = plan::KernelKind::backward_fused;
+        config.family = plan::sm90::kName;
+        return test::emitted(*mod, config, {});
+    };
+    constexpr std::string_view kCalled = "long_gradient_address(";
+    CHECK(!has(gradients("(q_idx * kv_idx) % N"), kCalled));
+    const std::string text =
+        gradients("(q_idx ** (kv_idx % 3) * doc[(q_idx * kv_idx) % KV_LEN]) % N");
+    const std::size_t begin = text.find(kCalled);
+    REQUIRE(begin != std::string::npos);
+    const std::string function = text.substr(begin, text.find("\n}\n", begin) - begin);
+    CHECK(has(function, "flexc_integer_power("));
+    CHECK(!has(function, "at."));
+    CHECK(has(policy(text, "ReadGradients"), "return gradient_address(at, i);"));
+}
+
 TEST_CASE("what is long for a key is a function that is not inlined, where scores are modified") {
     const auto program = [](int length, const char* rest) {
         std::string text = "buffer at: f32[H, Q_LEN, N]\n"
