@@ -1,6 +1,7 @@
 #include "cuda/emit.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "cuda/arch/family_text.h"
 #include "cuda/emit_dense_bias.h"
@@ -72,7 +73,7 @@ class Emitter {
         text_ += "\nnamespace mod {\n\nusing namespace defaults;\n\n";
         constants();
         structs();
-        text_ += emit_place_functions(symbols_, has_score_mod());
+        text_ += emit_place_functions(symbols_, most_inlined());
         text_ += emit_band(symbols_, mask_);
         element();
         if (builds_block_mask()) text_ += emit_tile_functions(symbols_);
@@ -143,6 +144,14 @@ class Emitter {
     bool is_of_terms_by_tile(const passes::ReadGradient& gradient) const {
         return mod_.counters[gradient.read] != ir::kNoNode &&
                !passes::is_term_by_element(mod_, gradient);
+    }
+    // Where terms are summed, rows are not staged, and each element's thread computes them itself.
+    MostInlined most_inlined() const {
+        constexpr int kAny = std::numeric_limits<int>::max();
+        if (!has_score_mod()) return {kAny, kAny};
+        const bool computes_rows = has_backward_policies(config_) && !terms().empty();
+        return {computes_rows ? plan::kMostWrittenOut : plan::kMostOfPosition,
+                plan::kMostOfPosition};
     }
     // Whether the gradient comes from sums over diagonals, without partials of elements.
     bool sums_diagonals(const passes::ReadGradient& gradient) const {

@@ -1,10 +1,10 @@
 #include "cuda/emit_places.h"
 
+#include <limits>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "plan/work.h"
 #include "support/text.h"
 
 namespace flexc::cuda {
@@ -40,10 +40,9 @@ Body place_body(const SymbolTable& symbols, Place place, std::string access) {
 }
 
 std::string place_function(const SymbolTable& symbols, Place place, std::string_view type,
-                           std::string_view name, std::string_view parameters, bool calls_long) {
+                           std::string_view name, std::string_view parameters, int most_inlined) {
     const Body body = place_body(symbols, place, "");
-    const bool is_of_elements = place == Place::row || place == Place::column;
-    if (is_of_elements && calls_long && body.instructions() > plan::kMostOfPosition)
+    if (body.instructions() > most_inlined)
         return called_place_function(type, name, parameters, place_body(symbols, place, "at."));
     return device_function(formatted("{} {}({})", type, name, parameters), body);
 }
@@ -72,13 +71,16 @@ std::string emit_place_structs(const SymbolTable& symbols) {
     return text;
 }
 
-std::string emit_place_functions(const SymbolTable& symbols, bool calls_long) {
+std::string emit_place_functions(const SymbolTable& symbols, MostInlined most) {
     const std::string launch = "const Arguments& arguments, const Launch& launch";
     const std::string head = "int b, int h, int h_kv";
     const std::string position = launch + ", const Head& head, " + head;
     const auto function = [&](Place place, std::string_view type, std::string_view name,
                               const std::string& parameters) {
-        return place_function(symbols, place, type, name, parameters, calls_long);
+        const int most_inlined = place == Place::row      ? most.row
+                                 : place == Place::column ? most.column
+                                                          : std::numeric_limits<int>::max();
+        return place_function(symbols, place, type, name, parameters, most_inlined);
     };
     return function(Place::launch, "Launch", "at_launch", "const Arguments& arguments") +
            function(Place::head, "Head", "at_head", launch + ", " + head) +

@@ -9,8 +9,12 @@ namespace flexc::cuda {
 
 // The structs of what each place keeps: Launch, Head, Row and Column.
 std::string emit_place_structs(const SymbolTable& symbols);
-// The functions that compute them, at_launch() to at_column(). calls_long: those of rows and
-// columns that are too long to be inlined are called.
-std::string emit_place_functions(const SymbolTable& symbols, bool calls_long);
+// Of how many instructions the function of a row or a column may be to be inlined; a longer one is
+// called.
+struct MostInlined {
+    int row, column;
+};
+// The functions that compute them, at_launch() to at_column().
+std::string emit_place_functions(const SymbolTable& symbols, MostInlined most);
 
 } // namespace flexc::cuda

@@ -122,6 +122,21 @@ TEST_CASE("gradients at addresses that take long to compute for each element") {
                           .head_dim = 128});
 }
 
+TEST_CASE("long values of queries beside gradients of sums' terms") {
+    for (const int head_dim : {64, 128})
+        check_everywhere({.text = "buffer w: f32[H, 20] grad\nbuffer a: f32[Q_LEN]\n"
+                                  "score_mod = score + sin(cos(sin(cos(sin(a[q_idx]))))) * "
+                                  "sum(i in 0..20: w[h, i] * tanh(0.2 * score * i))\n"
+                                  "mask_mod = q_idx >= kv_idx",
+                          .dtype = DType::bf16,
+                          .batch = 2,
+                          .heads = 2,
+                          .kv_heads = 1,
+                          .q_len = 130,
+                          .kv_len = 150,
+                          .head_dim = head_dim});
+}
+
 TEST_CASE("types and head dims") {
     for (const DType dtype : {DType::f32, DType::f16, DType::bf16})
         for (const auto& [d, dv] : {std::pair{1, 1},

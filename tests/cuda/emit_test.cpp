@@ -339,6 +339,26 @@ TEST_CASE("what is long for a key is a function that is not inlined, where score
     }
 }
 
+TEST_CASE(
+    "what is long for a query is called where terms are summed, as no rows are staged there") {
+    const auto hopper = [](const std::string& of_query, const std::string& gradient) {
+        auto mod = test::lower_text("buffer w: f32[H, 20]" + gradient +
+                                        "\nbuffer a: f32[Q_LEN]\nfn of_query(x) = " + of_query +
+                                        "\nscore_mod = score + of_query(a[q_idx]) * "
+                                        "sum(i in 0..20: w[h, i] * tanh(score * i))",
+                                    64, 64, true);
+        REQUIRE(mod.has_value());
+        plan::KernelConfig config;
+        config.kind = plan::KernelKind::backward_fused;
+        config.family = plan::sm90::kName;
+        return test::emitted(*mod, config, {});
+    };
+    const std::string of_long = "sin(cos(sin(cos(sin(x)))))";
+    CHECK(has(hopper(of_long, " grad"), "Row long_at_row("));
+    CHECK(!has(hopper(of_long, ""), "long_at_row"));
+    CHECK(!has(hopper("sin(cos(x))", " grad"), "long_at_row"));
+}
+
 TEST_CASE("literals are exact") {
     using cuda::CType;
     CHECK(cuda::real_literal(1) == "1.0f");
