@@ -22,8 +22,10 @@ using ir::kNoNode;
 using ir::NodeId;
 using ir::Op;
 
-// Limit on the nodes visited: shared expressions are walked once for each use.
-constexpr int kMaxWork = 2000;
+// Limits on the nodes visited, as shared expressions are walked once for each use, and on how deep
+// they are nested, so that a program of one long chain needs little stack. Beyond these a score is
+// not decomposed.
+constexpr int kMaxWork = 2000, kMaxDepth = 400;
 
 class Decomposer {
   public:
@@ -56,6 +58,22 @@ class Decomposer {
     struct Capped {
         NodeId cap, inside;
     };
+
+    // A call that calls itself.
+    class Level {
+      public:
+        explicit Level(Decomposer& of) : of_(of) { ++of_.depth_; }
+        ~Level() { --of_.depth_; }
+        Level(const Level&) = delete;
+        Level& operator=(const Level&) = delete;
+
+      private:
+        Decomposer& of_;
+    };
+    bool goes_on() {
+        if (depth_ > kMaxDepth) work_ = kMaxWork;
+        return ++work_ <= kMaxWork;
+    }
 
     const ir::Node& node(NodeId id) const { return build_[id]; }
     // Extends the facts to nodes that were made here.
@@ -110,7 +128,8 @@ class Decomposer {
 
     // Writes a real as a line in the score or in kv. For kv, the addends are left out.
     std::optional<Line> line_in(Dependence::Bit variable, NodeId id) {
-        if (++work_ > kMaxWork) return {};
+        const Level level(*this);
+        if (!goes_on()) return {};
         if (!uses(id, variable))
             return variable == Dependence::score ? Line{kNoNode, {id}} : Line{};
         const std::vector<NodeId> operands = node(id).operands; // the graph may grow
@@ -157,7 +176,8 @@ class Decomposer {
 
     // Adds an addend to the parts. A sum is split only if it is not affine in kv as a whole.
     void sort(NodeId addend, ScoreParts& parts) {
-        if (++work_ > kMaxWork) return;
+        const Level level(*this);
+        if (!goes_on()) return;
         if (const auto gain = slope(addend)) {
             parts.row_addend = sum(parts.row_addend, addend);
             parts.slope = sum(parts.slope, *gain);
@@ -196,7 +216,8 @@ class Decomposer {
     // Returns two nodes whose sum is this node. With a 2-D key index, factors are distributed over
     // sums too, so that each term can go to its own part.
     std::optional<std::pair<NodeId, NodeId>> terms(NodeId id) {
-        if (++work_ > kMaxWork) return {};
+        const Level level(*this);
+        if (!goes_on()) return {};
         const Op op = node(id).op;
         const std::vector<NodeId> operands = node(id).operands; // the graph may grow
         if (op == Op::fadd) return std::pair{operands[0], operands[1]};
@@ -237,7 +258,7 @@ class Decomposer {
     std::vector<analysis::AffineForm> affine_;
     std::vector<bool> of_distance_;
     std::vector<analysis::KeyUses> key_uses_;
-    int work_ = 0;
+    int work_ = 0, depth_ = 0;
 };
 
 ir::NodeId find_bias_read(const Mod& mod, NodeId addend) {

@@ -11,7 +11,8 @@ using ir::Op;
 
 namespace {
 
-constexpr int kMaxDepth = 5;
+// Beyond these, "..." stands for what follows: shared nodes are written each time.
+constexpr int kMaxDepth = 5, kMaxNodes = 400;
 constexpr const char* kCounterName = "i"; // terms hold no other sums
 
 std::optional<std::string_view> infix(Op op) {
@@ -88,7 +89,8 @@ class Writer {
     explicit Writer(const ir::Program& program) : program_(program) {}
 
     // nested: adds parentheses if an operator inside another one needs them.
-    std::string write(NodeId id, int depth, bool nested) const {
+    std::string write(NodeId id, int depth, bool nested) {
+        if (++nodes_ > kMaxNodes) return "...";
         const ir::Node& node = program_.graph[id];
         switch (node.op) {
         case Op::const_bool: return node.integer != 0 ? "true" : "false";
@@ -97,8 +99,10 @@ class Writer {
         case Op::size: return program_.sizes[node.symbol];
         case Op::param: return program_.params[node.symbol].name;
         case Op::read:
-            return program_.buffers[node.symbol].name +
-                   (node.operands.empty() ? "" : "[" + list(node, depth) + "]");
+            return program_.buffers[node.symbol].name + (node.operands.empty() ? ""
+                                                         : depth >= kMaxDepth
+                                                             ? "[...]"
+                                                             : "[" + list(node, depth) + "]");
         case Op::counter: return kCounterName;
         case Op::sum: return sum(node, depth);
         case Op::int_to_real:
@@ -112,24 +116,25 @@ class Writer {
         const auto between = infix(node.op);
         if (sign.empty() && !between)
             return std::string(function(node.op)) + "(" + list(node, depth) + ")";
-        const std::string text =
-            between ? write(node.operands[0], depth + 1, true) + std::string(*between) +
-                          write(node.operands[1], depth + 1, true)
-                    : std::string(sign) + write(node.operands[0], depth + 1, true);
+        std::string text = std::string(sign) + write(node.operands[0], depth + 1, true);
+        if (between) {
+            text += *between;
+            text += write(node.operands[1], depth + 1, true);
+        }
         return nested ? "(" + text + ")" : text;
     }
 
   private:
-    std::string sum(const ir::Node& node, int depth) const {
+    std::string sum(const ir::Node& node, int depth) {
         if (depth >= kMaxDepth) return "...";
         const ir::Node& range = program_.graph[node.operands[0]];
-        return std::string("sum(") + kCounterName + " in " +
-               write(range.operands[0], depth + 1, true) + ".." +
-               write(range.operands[1], depth + 1, true) + ": " +
-               write(node.operands[1], depth + 1, false) + ")";
+        std::string text = std::string("sum(") + kCounterName + " in ";
+        text += write(range.operands[0], depth + 1, true) + "..";
+        text += write(range.operands[1], depth + 1, true) + ": ";
+        return text + write(node.operands[1], depth + 1, false) + ")";
     }
 
-    std::string list(const ir::Node& node, int depth) const {
+    std::string list(const ir::Node& node, int depth) {
         std::string text;
         for (NodeId operand : node.operands)
             text += (text.empty() ? "" : ", ") + write(operand, depth + 1, false);
@@ -137,6 +142,7 @@ class Writer {
     }
 
     const ir::Program& program_;
+    int nodes_ = 0; // written
 };
 
 } // namespace

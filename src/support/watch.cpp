@@ -2,8 +2,10 @@
 
 #include <cstdio>
 #include <memory>
+#include <system_error>
 #include <utility>
 
+#include <pthread.h>
 #include <unistd.h>
 
 #include "support/text.h"
@@ -54,6 +56,26 @@ Watch::Watch(const CompileLimits& limits, CancelToken cancel, std::shared_ptr<Ru
 bool Watch::has_room() const {
     const int processors = static_cast<int>(std::thread::hardware_concurrency());
     return runs_ && processors > 1 && runs_->going < processors;
+}
+
+void Watch::start_thread(std::function<void()> work) {
+    constexpr std::size_t kStackBytes = std::size_t{16} << 20;
+    auto owned = std::make_unique<std::function<void()>>(std::move(work));
+    const auto run = [](void* given) -> void* {
+        const std::unique_ptr<std::function<void()>> own(
+            static_cast<std::function<void()>*>(given));
+        (*own)();
+        return nullptr;
+    };
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, kStackBytes);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    pthread_t thread;
+    const int failed = pthread_create(&thread, &attributes, run, owned.get());
+    pthread_attr_destroy(&attributes);
+    if (failed != 0) throw std::system_error(failed, std::generic_category());
+    (void)owned.release(); // the thread's
 }
 
 bool Watch::watches() const { return limits_.seconds > 0 || limits_.memory_bytes > 0 || cancel_; }

@@ -77,6 +77,9 @@ class Watch {
 
     bool watches() const;
     Result<void> begin() const;
+    // Starts a thread that nobody joins, with a stack for compilers' recursion over long programs,
+    // whatever the process gives its threads. Throws as std::thread does.
+    static void start_thread(std::function<void()> work);
 
     Error stopped(std::string message) const;
 
@@ -106,7 +109,7 @@ template <typename T> Result<T> Watch::run(std::function<Result<T>()> work) cons
     };
     const auto job = std::make_shared<Job>();
     job->work = std::move(work);
-    std::thread([job, runs = runs_] {
+    start_thread([job, runs = runs_] {
         Result<T> result = [&] {
             const Going going(runs);
             return guarded(job->work);
@@ -118,7 +121,7 @@ template <typename T> Result<T> Watch::run(std::function<Result<T>()> work) cons
         }
         job->result = std::move(result);
         job->done.notify_one();
-    }).detach();
+    });
     std::unique_lock lock(job->mutex);
     const auto is_done = [&] { return job->result.has_value(); };
     Result<void> goes_on;

@@ -7,6 +7,9 @@
 #include <ctime>
 #include <functional>
 #include <string>
+#include <vector>
+
+#include <pthread.h>
 
 #include "flexc/compile.h"
 #include "random_program.h"
@@ -209,3 +212,35 @@ TEST_CASE("twice the program takes no more than five times as long") {
         }
     }
 }
+
+// docs/embedding.md states what is needed. Sanitizers and unoptimised code need more.
+#if defined(NDEBUG) && !defined(__SANITIZE_ADDRESS__)
+TEST_CASE("chains as long as programs may be need a stack of 512 KiB, with every stage") {
+    const auto chain = [](int length, const std::string& declared, const std::string& first,
+                          const std::string& step, const std::string& last) {
+        return declared + " {\n  " + first + "\n" + lines(length, [&](int) { return step; }) +
+               "  " + last + "\n}";
+    };
+    std::vector<std::string> programs = {
+        chain(1300, "score_mod", "s = score", "s = s * 1.5 + 0.25", "s"),
+        chain(3900, "score_mod", "s = score", "s = tanh(s)", "s"),
+        chain(1900, "buffer a: f32[H]\nscore_mod", "s = score", "s = s * a[h] - 1.0", "s"),
+        chain(3900, "buffer t: i32[N]\nmask_mod", "x = kv_idx", "x = t[x]", "x < q_idx"),
+        chain(40, "buffer t: i32[N, N]\nmask_mod", "x = kv_idx", "x = t[x, x]", "x < q_idx"),
+        chain(1300, "mask_mod", "c = q_idx >= kv_idx", "c = (not c) or q_idx == 3", "c"),
+        chain(1300, "mask_mod", "x = kv_idx", "x = (x + q_idx) // 3", "x < q_idx")};
+    const auto explain_all = [](void* given) -> void* {
+        for (const std::string& text : *static_cast<const std::vector<std::string>*>(given))
+            for (const char* stage : {"ir", "grad", "deps", "mask", "plan", "cuda", "llvm"})
+                (void)explain(text, stage, {.dtype = DType::bf16, .head_dim = 64}, "sm_90a");
+        return nullptr;
+    };
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    REQUIRE(pthread_attr_setstacksize(&attributes, std::size_t{512} << 10) == 0);
+    pthread_t thread;
+    REQUIRE(pthread_create(&thread, &attributes, explain_all, &programs) == 0);
+    pthread_join(thread, nullptr);
+    pthread_attr_destroy(&attributes);
+}
+#endif

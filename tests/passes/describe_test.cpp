@@ -287,3 +287,12 @@ TEST_CASE("formulas are cut short, however deep the graph") {
     CHECK(formula.find("...") != std::string::npos);
     CHECK(formula.size() < 4000);
 }
+
+TEST_CASE("shared and deep expressions are short as formulas") {
+    std::string text = "buffer t: i32[N, N]\nmask_mod {\n  x = kv_idx\n";
+    for (int i = 0; i < 40; ++i)
+        text += "  x = t[x, x]\n";
+    const passes::Mod mod = test::lowered(text + "  x < q_idx\n}");
+    CHECK(passes::describe_mask(mod).size() < 20000);
+    CHECK(passes::describe_dependence(mod).size() < std::size_t{1} << 20);
+}

@@ -9,6 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include <pthread.h>
+
 using namespace flexc;
 using namespace std::chrono_literals;
 using support::Watch;
@@ -32,6 +34,27 @@ TEST_CASE("work that ends in time gives what it found") {
           "out of memory");
     CHECK(*Watch().run<int>([]() -> Result<int> { return 8; }) == 8);
     CHECK(!watch.has_stopped());
+}
+
+TEST_CASE("work has the stack of a long program's compile, however little other threads have") {
+    pthread_attr_t before, small;
+    REQUIRE(pthread_getattr_default_np(&before) == 0);
+    pthread_attr_init(&small);
+    pthread_attr_setstacksize(&small, std::size_t{256} << 10);
+    REQUIRE(pthread_setattr_default_np(&small) == 0);
+    const Watch watch({.seconds = 100}, {}, counter());
+    const auto stack_bytes = watch.run<std::size_t>([]() -> Result<std::size_t> {
+        pthread_attr_t own;
+        std::size_t bytes = 0;
+        pthread_getattr_np(pthread_self(), &own);
+        pthread_attr_getstacksize(&own, &bytes);
+        pthread_attr_destroy(&own);
+        return bytes;
+    });
+    pthread_setattr_default_np(&before);
+    pthread_attr_destroy(&small);
+    pthread_attr_destroy(&before);
+    CHECK(*stack_bytes >= std::size_t{8} << 20);
 }
 
 TEST_CASE("work that does not end is given up, and does not pile up") {
