@@ -12,7 +12,7 @@ using ir::Op;
 namespace {
 
 // Beyond these, "..." stands for what follows: shared nodes are written each time.
-constexpr int kMaxDepth = 5, kMaxNodes = 400;
+constexpr int kMaxDepth = 5, kMaxDepthOfReads = 16, kMaxNodes = 400;
 constexpr const char* kCounterName = "i"; // terms hold no other sums
 
 std::optional<std::string_view> infix(Op op) {
@@ -98,11 +98,7 @@ class Writer {
         case Op::const_real: return ir::print_real(node.real);
         case Op::size: return program_.sizes[node.symbol];
         case Op::param: return program_.params[node.symbol].name;
-        case Op::read:
-            return program_.buffers[node.symbol].name + (node.operands.empty() ? ""
-                                                         : depth >= kMaxDepth
-                                                             ? "[...]"
-                                                             : "[" + list(node, depth) + "]");
+        case Op::read: return read(node, depth);
         case Op::counter: return kCounterName;
         case Op::sum: return sum(node, depth);
         case Op::int_to_real:
@@ -125,6 +121,12 @@ class Writer {
     }
 
   private:
+    std::string read(const ir::Node& node, int depth) {
+        const std::string& name = program_.buffers[node.symbol].name;
+        if (node.operands.empty()) return name;
+        return name + "[" + (depth >= kMaxDepthOfReads ? "..." : list(node, depth)) + "]";
+    }
+
     std::string sum(const ir::Node& node, int depth) {
         if (depth >= kMaxDepth) return "...";
         const ir::Node& range = program_.graph[node.operands[0]];
