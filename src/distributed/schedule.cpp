@@ -184,10 +184,12 @@ Shards balanced(const VisibleMap& map, int ranks) {
         if (Shards shards = *dealt(map.queries().length, ranks); is_even(map, shards))
             return shards;
     // Enough chunks for the largest to be small compared with a rank's share, but none smaller than
-    // a tile.
-    constexpr std::int64_t kChunksOfRank = 16;
+    // a tile of the map or of a kernel.
+    constexpr std::int64_t kChunksOfRank = 16, kKernelRows = 128;
     const analysis::TiledAxis axis = map.queries();
-    const std::int64_t per_rank = std::clamp<std::int64_t>(axis.tiles() / ranks, 1, kChunksOfRank);
+    const analysis::TiledAxis smallest{axis.length, 0, std::min(map.tile(), kKernelRows)};
+    const std::int64_t per_rank =
+        std::clamp<std::int64_t>(smallest.tiles() / ranks, 1, kChunksOfRank);
     const std::int64_t chunks = per_rank * ranks;
     struct Chunk {
         RowRange rows;

@@ -279,38 +279,51 @@ TEST_CASE("64 and 1024 ranks: bytes, pieces and balance of causal zigzag") {
     }
 }
 
+TEST_CASE("64 and 1024 ranks: every visible pair is computed once") {
+    for (const int ranks : {64, 1024}) {
+        CAPTURE(ranks);
+        // Two rows of a rank, one of the front and one of the back.
+        const std::int64_t length = std::int64_t{ranks} * 2;
+        const VisibleMap map = causal_map(length, 1);
+        const Shards shards = *Shards::zigzag(length, ranks);
+        for (const Exchange exchange : {Exchange::ring, Exchange::all_gather})
+            check_schedule(shards, shards, map, kCausal, exchange);
+    }
+}
+
 TEST_CASE("documents are dealt by area") {
-    constexpr std::int64_t kLength = 32768, kTile = 64;
-    std::mt19937 random(7);
-    std::vector<std::int64_t> document(kLength);
-    for (std::int64_t begin = 0, index = 0; begin < kLength; ++index) {
-        const auto rows = static_cast<std::int64_t>(64 * (1 + random() % 60));
-        for (std::int64_t i = begin; i < std::min(begin + rows, kLength); ++i)
-            document[static_cast<std::size_t>(i)] = index;
-        begin += rows;
+    for (const int ranks : {8, 64, 1024}) {
+        CAPTURE(ranks);
+        // A map as plan() makes it: a tile of it is a whole rank's rows where there are many ranks.
+        constexpr std::int64_t kLength = 1 << 20;
+        const std::int64_t tile = map_tile(kLength, kLength);
+        std::mt19937 random(7);
+        std::vector<std::int64_t> document; // of each tile
+        for (std::int64_t index = 0; std::ssize(document) * tile < kLength; ++index)
+            document.insert(document.end(), 1 + random() % 60, index);
+        VisibleMap map(kLength, kLength, tile);
+        map.add([&](std::int64_t q, std::int64_t kv) {
+            return document[static_cast<std::size_t>(q)] !=
+                               document[static_cast<std::size_t>(kv)] ||
+                           kv > q
+                       ? TileClass::empty
+                   : q == kv ? TileClass::partial
+                             : TileClass::full;
+        });
+        const Shards shards = balanced(map, ranks);
+        double most = 0, all = 0;
+        for (int rank = 0; rank < ranks; ++rank) {
+            CHECK(shards.rows(rank) == kLength / ranks);
+            double area = 0;
+            for (const RowRange& range : shards.ranges(rank))
+                area += map.area(range, {0, kLength});
+            most = std::max(most, area);
+            all += area;
+        }
+        CHECK(most / (all / ranks) < 1.05);
+        // Time grows with the number of ranks, not with its square.
+        if (ranks == 8) CHECK(balanced(map, 1 << 17).rows(0) == kLength >> 17);
     }
-    VisibleMap map(kLength, kLength, kTile);
-    map.add([&](std::int64_t q, std::int64_t kv) {
-        const auto of = [&](std::int64_t tile) {
-            return document[static_cast<std::size_t>(tile * kTile)];
-        };
-        return of(q) != of(kv) || kv > q ? TileClass::empty
-               : q == kv                 ? TileClass::partial
-                                         : TileClass::full;
-    });
-    const Shards shards = balanced(map, 8);
-    double most = 0, all = 0;
-    for (int rank = 0; rank < 8; ++rank) {
-        CHECK(shards.rows(rank) == kLength / 8);
-        double area = 0;
-        for (const RowRange& range : shards.ranges(rank))
-            area += map.area(range, {0, kLength});
-        most = std::max(most, area);
-        all += area;
-    }
-    CHECK(most / (all / 8) < 1.05);
-    // Time grows with the number of ranks, not with its square.
-    CHECK(balanced(map, 1 << 17).rows(0) <= 1);
 }
 
 TEST_CASE("the model: what waits for keys and what is uneven costs, what is hidden behind work "
