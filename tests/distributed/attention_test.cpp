@@ -70,7 +70,7 @@ TEST_CASE("every mask with every mod, in every exchange, forward and backward") 
         for (const auto& [mod_name, mod] : kMods) {
             CAPTURE(mask_name);
             CAPTURE(mod_name);
-            check_layouts(DistributedProblem(case_of(mod, mask), seed), {2, 3});
+            check_shardings(DistributedProblem(case_of(mod, mask), seed), {2, 3});
         }
 }
 
@@ -88,12 +88,12 @@ TEST_CASE("one to eight ranks, GQA, batches, narrow types, heads of values, the 
     for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
         CAPTURE(name(dtype));
         one.dtype = dtype;
-        check_layouts(DistributedProblem(one, seed), {1, 4, 8});
-        check_layouts(DistributedProblem(one, seed), {3}, {.o_type = dtype});
+        check_shardings(DistributedProblem(one, seed), {1, 4, 8});
+        check_shardings(DistributedProblem(one, seed), {3}, {.o_type = dtype});
     }
     one.kv_heads = 1;
     one.text = kMods[4].second + "\n" + kMasks[4].second;
-    check_layouts(DistributedProblem(one, seed), {8});
+    check_shardings(DistributedProblem(one, seed), {8});
 }
 
 TEST_CASE("sinks enter once, and learn once") {
@@ -108,7 +108,7 @@ TEST_CASE("sinks enter once, and learn once") {
             DistributedCase one = case_of(sink, kMasks[2].second);
             one.with_d_lse = with_d_lse;
             one.dtype = with_d_lse ? DType::bf16 : DType::f32;
-            check_layouts(DistributedProblem(one, seed), {1, 3});
+            check_shardings(DistributedProblem(one, seed), {1, 3});
         }
 }
 
@@ -129,8 +129,8 @@ TEST_CASE("a sink of rows that see nothing learns nothing of them") {
     for (const char* sink : {"buffer s: f32[H] grad\nsink = s[h] + 1",
                              "buffer t: f32[Q_LEN] grad\nsink = log(t[q_idx] * t[q_idx])"}) {
         CAPTURE(sink);
-        check_layouts(DistributedProblem(case_of(sink, "mask_mod = q_idx > kv_idx + 7"), seed),
-                      {1, 3});
+        check_shardings(DistributedProblem(case_of(sink, "mask_mod = q_idx > kv_idx + 7"), seed),
+                        {1, 3});
     }
 }
 
@@ -141,7 +141,7 @@ TEST_CASE("buffers sharded along queries or keys: each rank has its rows, and th
         CAPTURE(program.text);
         DistributedCase one = case_of(program.text, kMasks[1].second);
         one.sharded = program.sharded;
-        check_layouts(DistributedProblem(one, seed), {1, 3, 4});
+        check_shardings(DistributedProblem(one, seed), {1, 3, 4});
     }
     one_rank_refuses("buffer keys: f32[KV_LEN]\nscore_mod = score + keys[kv_idx + 1]",
                      {"keys", "KV_LEN"},
@@ -271,12 +271,12 @@ TEST_CASE("keys gathered in pieces of heads are those gathered at once: random p
         const Outcome alone = problem.on_one_rank();
         const auto whole =
             static_cast<std::uint64_t>(one.batch * one.kv_heads * one.kv_len) * 24 * 4;
-        for (const auto& layout : layouts(one.q_len, one.kv_len, ranks))
+        for (const auto& sharding : shardings(one.q_len, one.kv_len, ranks))
             for (const std::uint64_t bytes : {std::uint64_t{1}, whole / 2, whole}) {
-                CAPTURE(layout.name);
+                CAPTURE(sharding.name);
                 CAPTURE(bytes);
                 const Outcome many =
-                    problem.on_ranks(layout.queries, layout.keys,
+                    problem.on_ranks(sharding.queries, sharding.keys,
                                      {.exchange = Exchange::all_gather, .gathered_bytes = bytes});
                 const std::string differences = compare(problem, many, alone);
                 CHECK_MESSAGE(differences.empty(), differences);

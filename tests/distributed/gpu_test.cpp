@@ -59,7 +59,7 @@ void check_all(const std::vector<DistributedCase>& cases, std::initializer_list<
         CAPTURE(problem->what().text);
         CAPTURE(name(problem->what().dtype));
         CAPTURE(problem->what().head_dim);
-        check_layouts(*problem, ranks, options);
+        check_shardings(*problem, ranks, options);
     }
 }
 

@@ -54,8 +54,8 @@ DistributedCase case_of(const std::string& mod, const std::string& mask) {
     return one;
 }
 
-std::vector<Layout> layouts(std::int64_t q_len, std::int64_t kv_len, int ranks) {
-    std::vector<Layout> all = {
+std::vector<Sharding> shardings(std::int64_t q_len, std::int64_t kv_len, int ranks) {
+    std::vector<Sharding> all = {
         {"contiguous", *Shards::contiguous(q_len, ranks), *Shards::contiguous(kv_len, ranks)},
         {"zigzag", *Shards::zigzag(q_len, ranks), *Shards::zigzag(kv_len, ranks)}};
     // The first rank has no keys and the last no queries; rows are out of order.
@@ -70,22 +70,23 @@ std::vector<Layout> layouts(std::int64_t q_len, std::int64_t kv_len, int ranks) 
     return all;
 }
 
-void check_layouts(const DistributedProblem& problem, std::initializer_list<int> rank_counts,
-                   const RunOptions& options) {
+void check_shardings(const DistributedProblem& problem, std::initializer_list<int> rank_counts,
+                     const RunOptions& options) {
     const Outcome one = problem.on_one_rank(options.o_type);
     for (const int ranks : rank_counts)
-        for (const Layout& layout : layouts(problem.what().q_len, problem.what().kv_len, ranks))
+        for (const Sharding& sharding :
+             shardings(problem.what().q_len, problem.what().kv_len, ranks))
             for (const Exchange exchange :
                  {Exchange::ring, Exchange::all_gather, Exchange::ulysses}) {
                 CAPTURE(ranks);
-                CAPTURE(layout.name);
+                CAPTURE(sharding.name);
                 CAPTURE(name(exchange));
                 RunOptions own = options;
                 own.exchange = exchange;
                 const std::string differences = compare_runs(
                     problem,
                     [&](const DistributedProblem& drawn) {
-                        return drawn.on_ranks(layout.queries, layout.keys, own);
+                        return drawn.on_ranks(sharding.queries, sharding.keys, own);
                     },
                     [&](const DistributedProblem& drawn) {
                         return &drawn == &problem ? one : drawn.on_one_rank(options.o_type);
@@ -96,12 +97,12 @@ void check_layouts(const DistributedProblem& problem, std::initializer_list<int>
 
 void check_sums_of_sinks(const DistributedProblem& problem, int ranks) {
     const std::int64_t rows = problem.what().q_len;
-    for (const Layout& layout : layouts(rows, problem.what().kv_len, ranks))
+    for (const Sharding& sharding : shardings(rows, problem.what().kv_len, ranks))
         for (const Exchange exchange : {Exchange::ring, Exchange::all_gather, Exchange::ulysses}) {
-            CAPTURE(layout.name);
+            CAPTURE(sharding.name);
             CAPTURE(name(exchange));
             const Outcome outcome =
-                problem.on_ranks(layout.queries, layout.keys, {.exchange = exchange});
+                problem.on_ranks(sharding.queries, sharding.keys, {.exchange = exchange});
             REQUIRE(outcome.error == "");
             const auto& of_heads = outcome.d_buffers.at("s");
             const auto& of_rows = outcome.d_buffers.at("t");

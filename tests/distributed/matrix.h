@@ -22,12 +22,12 @@ extern const std::vector<ShardedText> kShardedPrograms;
 // With what their buffers hold.
 DistributedCase case_of(const std::string& mod, const std::string& mask);
 
-struct Layout {
+struct Sharding {
     std::string name;
     Shards queries, keys;
 };
 // Uneven and empty shares too.
-std::vector<Layout> layouts(std::int64_t q_len, std::int64_t kv_len, int ranks);
+std::vector<Sharding> shardings(std::int64_t q_len, std::int64_t kv_len, int ranks);
 
 // A sink of a head beside one of each of its rows: what the first learns is the sum over rows of
 // what the others do, as far as f32 sums are.
@@ -35,9 +35,9 @@ inline constexpr const char* kSinkOfHeadAndRow =
     "buffer s: f32[H] grad\nbuffer t: f32[H, Q_LEN] grad\nsink = s[h] + t[h, q_idx]";
 void check_sums_of_sinks(const DistributedProblem& problem, int ranks);
 
-// All exchanges on all layouts.
-void check_layouts(const DistributedProblem& problem, std::initializer_list<int> rank_counts,
-                   const RunOptions& options = {});
+// All exchanges with all of these shards.
+void check_shardings(const DistributedProblem& problem, std::initializer_list<int> rank_counts,
+                     const RunOptions& options = {});
 
 // The same results from runs whose ranks wait now and then, so that they meet in other orders.
 void check_same_bits(const DistributedProblem& problem, const Shards& shards, RunOptions options,

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "distributed/host_sum.h"
+#include "distributed/matrix.h"
 
 namespace flexc::test {
 
@@ -44,6 +45,24 @@ Outcome on_processes(const std::shared_ptr<Communicator>& communicator,
         gather(*communicator, *values);
     outcome.d_buffers = outcome.of_ranks[static_cast<std::size_t>(communicator->rank())];
     return outcome;
+}
+
+void check_run(const std::shared_ptr<Communicator>& communicator, const DistributedProblem& problem,
+               const Outcome& alone, const Shards& queries, const Shards& keys,
+               const RunOptions& options) {
+    CAPTURE(name(options.exchange));
+    CAPTURE(options.gathered_bytes);
+    CAPTURE(options.ranks_per_node);
+    const std::string differences = compare_runs(
+        problem,
+        [&](const DistributedProblem& drawn) {
+            return on_processes(communicator, drawn, queries, keys, options);
+        },
+        [&](const DistributedProblem& drawn) {
+            return &drawn == &problem ? alone : drawn.on_one_rank();
+        },
+        [&](bool own) { return any_of_ranks(*communicator, own); });
+    CHECK_MESSAGE(differences.empty(), differences);
 }
 
 } // namespace
@@ -87,20 +106,28 @@ void check_processes(const std::shared_ptr<Communicator>& communicator, Device d
                  {.exchange = Exchange::all_gather, .gathered_bytes = ~0u},
                  {.exchange = Exchange::all_gather, .gathered_bytes = 1},
                  {.exchange = Exchange::ulysses},
-                 {.exchange = Exchange::ulysses, .ranks_per_node = ranks % 2 == 0 ? 2 : 1}}) {
-            CAPTURE(name(options.exchange));
-            CAPTURE(options.gathered_bytes);
-            CAPTURE(options.ranks_per_node);
-            const std::string differences = compare_runs(
-                problem,
-                [&](const DistributedProblem& drawn) {
-                    return on_processes(communicator, drawn, shards, shards, options);
-                },
-                [&](const DistributedProblem& drawn) {
-                    return &drawn == &problem ? alone : drawn.on_one_rank();
-                },
-                [&](bool own) { return any_of_ranks(*communicator, own); });
-            CHECK_MESSAGE(differences.empty(), differences);
+                 {.exchange = Exchange::ulysses, .ranks_per_node = ranks % 2 == 0 ? 2 : 1}})
+            check_run(communicator, problem, alone, shards, shards, options);
+}
+
+void check_matrix(const std::shared_ptr<Communicator>& communicator) {
+    const std::size_t ranks = static_cast<std::size_t>(communicator->ranks());
+    for (std::size_t mask = 0; mask < kMasks.size(); ++mask)
+        for (std::size_t mod = 0; mod < kMods.size(); ++mod) {
+            // A third of them for each number of ranks: every process compiles every program.
+            if ((mask + mod + ranks) % 3 != 0) continue;
+            CAPTURE(kMasks[mask].first);
+            CAPTURE(kMods[mod].first);
+            const DistributedProblem problem(case_of(kMods[mod].second, kMasks[mask].second), 17);
+            const Outcome alone = problem.on_one_rank();
+            for (const Sharding& sharding :
+                 shardings(problem.what().q_len, problem.what().kv_len, communicator->ranks())) {
+                CAPTURE(sharding.name);
+                for (const Exchange exchange :
+                     {Exchange::ring, Exchange::all_gather, Exchange::ulysses})
+                    check_run(communicator, problem, alone, sharding.queries, sharding.keys,
+                              {.exchange = exchange});
+            }
         }
 }
 

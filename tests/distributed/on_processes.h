@@ -12,6 +12,9 @@ enum class Processes : std::uint8_t { ragged, learned_slopes, learned_bias, sink
 // Called by all ranks together. Each computes the whole by itself too, on its device.
 void check_processes(const std::shared_ptr<Communicator>& communicator, Device device,
                      Processes what);
+// Masks with mods, by every exchange, on CPUs; 1, 2 and 3 ranks together have every mask with every
+// mod.
+void check_matrix(const std::shared_ptr<Communicator>& communicator);
 void check_refusals(const std::shared_ptr<Communicator>& communicator, Device device);
 
 // Runs the program's tests, for which the communicator is opened, and closes it. 77: the library of

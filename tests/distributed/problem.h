@@ -125,12 +125,12 @@ class DistributedProblem {
     std::vector<NamedTensor> buffer_views_;
 };
 
-// Errors of `many` at most 1.1 times those of `one`, twice those for gradients of buffers, or what
-// f32 leaves of weights that are made from an lse; "" or what differs.
+// Errors of `many` at most 1.1 times those of `one`, twice those for gradients of buffers of few
+// elements, or what f32 leaves of weights that are made from an lse; "" or what differs.
 std::string compare(const DistributedProblem& problem, const Outcome& many, const Outcome& one);
 
-// The same of what a run of the problem gives. Errors of a gradient of few elements are two draws,
-// of which one may be larger by chance: if one is, those of many draws of the problem are compared.
+// The same of what a run of the problem gives. Errors in which few elements weigh are two draws, of
+// which one may be larger by chance: if one is, those of other draws of the problem are compared.
 // anyone: of processes that run together, whether one of them says so.
 using Run = std::function<Outcome(const DistributedProblem&)>;
 std::string compare_runs(const DistributedProblem& problem, const Run& many, const Run& one,

@@ -84,7 +84,7 @@ TEST_CASE("ragged: every exchange has what one rank has") {
         for (const RaggedCase& ragged : {self(), cross()}) {
             CAPTURE(text);
             CAPTURE(ragged.cu_seqlens_k[1]);
-            check_layouts(DistributedProblem(case_of(text, ragged), seed), {1, 3});
+            check_shardings(DistributedProblem(case_of(text, ragged), seed), {1, 3});
         }
 }
 
@@ -98,8 +98,8 @@ TEST_CASE("ragged: groups of heads, types, the gradient of lse, queries that end
         one.head_dim_v = 16;
         one.with_d_lse = true;
         one.ragged->query_start = QueryStart::end;
-        check_layouts(DistributedProblem(one, seed), {2, 4});
-        check_layouts(DistributedProblem(one, seed), {3}, {.gathered_bytes = 1});
+        check_shardings(DistributedProblem(one, seed), {2, 4});
+        check_shardings(DistributedProblem(one, seed), {3}, {.gathered_bytes = 1});
     }
 }
 
@@ -110,7 +110,7 @@ TEST_CASE("ragged: rows that a request has and does not use") {
             CAPTURE(text);
             ragged.seqused_q = {20, 0, 39, 1, 11};
             ragged.seqused_k = {12, 0, 0, 1, 30};
-            check_layouts(DistributedProblem(case_of(text, ragged), seed), {1, 3});
+            check_shardings(DistributedProblem(case_of(text, ragged), seed), {1, 3});
         }
 }
 
@@ -225,16 +225,16 @@ TEST_CASE("ragged: what cannot be right is refused") {
 
     CompileOptions options;
     options.head_dim = 8;
-    options.query_layout = flexc::Layout::ragged;
+    options.query_layout = Layout::ragged;
     const auto message = [&] {
         const auto compiled = compile_distributed("score", options);
         return compiled ? std::string() : compiled.error().message;
     };
     CHECK(message() == "attention across ranks is of queries and keys that are both dense or both "
                        "ragged, not of ragged queries and dense keys");
-    options.key_layout = flexc::Layout::paged;
+    options.key_layout = Layout::paged;
     CHECK(message().find("not of ragged queries and paged keys") != std::string::npos);
-    options.key_layout = flexc::Layout::ragged;
+    options.key_layout = Layout::ragged;
     options.sharded = {{"t", "KV_LEN"}};
     const auto sharded = compile_distributed("buffer t: f32[KV_LEN]\nscore + t[kv_idx]", options);
     REQUIRE(!sharded);
@@ -260,9 +260,9 @@ TEST_CASE("gpu: ragged tensors, generic kernels and Hopper's") {
             DistributedCase one = case_of(kTexts[which], ragged);
             one.device = Device::cuda();
             one.head_dim = one.head_dim_v = 16;
-            check_layouts(DistributedProblem(one, seed), {1, 3});
+            check_shardings(DistributedProblem(one, seed), {1, 3});
             one.dtype = DType::bf16;
             one.head_dim = one.head_dim_v = 64;
-            check_layouts(DistributedProblem(one, seed), {1, 3});
+            check_shardings(DistributedProblem(one, seed), {1, 3});
         }
 }

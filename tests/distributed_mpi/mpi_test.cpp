@@ -24,6 +24,8 @@ TEST_CASE("exchanges, masks, mods and shards over processes") {
         check_processes(communicator, Device::cpu(), what);
 }
 
+TEST_CASE("masks with mods, in every exchange, over processes") { check_matrix(communicator); }
+
 TEST_CASE("ranks that differ get an error each, and may go on") {
     check_refusals(communicator, Device::cpu());
 }
