@@ -1029,10 +1029,10 @@ void check_dense(const Case& one, const Inputs& in, const Outputs& got) {
 }
 
 // Lengths whose scores are no more than `budget` elements in all.
-// Of decoding there are few queries and keys enough to be divided.
+// Of decoding there are few queries and keys enough to be divided. page_size: 0 for one of several.
 Case random_case(Random& random, std::int64_t budget, std::int64_t most_requests,
                  bool is_decode = false, std::int64_t most_queries = 200,
-                 const std::vector<Mod>& all_mods = mods()) {
+                 const std::vector<Mod>& all_mods = mods(), std::int64_t page_size = 0) {
     Case one;
     const auto which =
         static_cast<std::size_t>(random.integer(0, static_cast<std::int64_t>(all_mods.size()) - 1));
@@ -1064,7 +1064,7 @@ Case random_case(Random& random, std::int64_t budget, std::int64_t most_requests
     one.by_table = random.chance(50);
     one.heads_first = one.keys == Layout::paged && random.chance(30);
     constexpr std::array<std::int64_t, 5> kPages = {1, 3, 16, 64, 256};
-    if (one.keys == Layout::paged) one.page_size = random.pick(kPages);
+    if (one.keys == Layout::paged) one.page_size = page_size > 0 ? page_size : random.pick(kPages);
     one.cu_q = one.cu_k = {0};
     one.indptr = {0};
     for (std::int64_t b = 0; b < requests; ++b) {
@@ -1269,6 +1269,19 @@ TEST_CASE("few queries of many requests, whose heads' keys lie side by side") {
             std::array{DType::f32, DType::f16, DType::bf16}[static_cast<std::size_t>(cases % 3)];
         check_case(one, random);
     }
+}
+
+TEST_CASE("pages of 1,024 slots, which are the most, and of odd numbers") {
+    for (const std::int64_t page_size : {1024, 1023, 513, 31})
+        for (std::uint64_t seed = 8001, cases = 0; cases < 4; ++seed) {
+            CAPTURE(page_size);
+            CAPTURE(seed);
+            Random random(seed);
+            const Case one = random_case(random, 8000, 3, cases % 2 != 0, 200, mods(), page_size);
+            if (one.keys != Layout::paged || one.q_total() < 4) continue;
+            ++cases;
+            check_case(one, random);
+        }
 }
 
 TEST_CASE("heads before the slots of a page are other strides") {
@@ -1919,6 +1932,13 @@ TEST_CASE("lengths in the device's memory come with update()") {
     REQUIRE_OK(kernel.forward(*plan, tensors, {}, call.workspace));
     CHECK(std::ranges::count(o, 3.0F) == 3 * 2 * 8);
 
+    // Memory that a CPU can read is checked as lengths of the host are.
+    f.table = {5, 6, 9, 1, 2, 3};
+    const DeviceLengths outside(Device::cpu(), f.paged());
+    const auto refused = kernel.update(*plan, outside.tensors);
+    REQUIRE(!refused.has_value());
+    CHECK(refused.error().message == "page 1 of request 0 is 6; the cache has 6 pages");
+
     lengths.tensors.page_table = {};
     auto missing = kernel.update(*plan, lengths.tensors);
     REQUIRE(!missing.has_value());
@@ -1940,6 +1960,56 @@ TEST_CASE("lengths in the device's memory come with update()") {
     CHECK_MESSAGE(few.error().message.find("q: expected shape [4, 2, 8] or more rows") !=
                       std::string::npos,
                   few.error().message);
+}
+
+TEST_CASE("random requests on a GPU: lengths that are wrong in its memory are told") {
+    if (!is_on_gpu(default_device())) return;
+    const Device device = Device::cuda(0);
+    Fixture f;
+    const auto kernel = compile("score", {.dtype = DType::f32,
+                                          .head_dim = 8,
+                                          .query_layout = Layout::ragged,
+                                          .key_layout = Layout::paged,
+                                          .device = device,
+                                          .backward = false,
+                                          .report_out_of_range = true});
+    REQUIRE_OK(kernel);
+    const DeviceMemory q = copied(device, std::vector<float>(3 * 2 * 8, 1)),
+                       k = copied(device, std::vector<float>(6 * 2 * 8, 1)),
+                       v = copied(device, std::vector<float>(6 * 2 * 8, 3)),
+                       o = copied(device, std::vector<float>(3 * 2 * 8, 7));
+    const ForwardTensors tensors{.q = TensorView::contiguous(q.data(), DType::f32, {3, 2, 8}),
+                                 .k = TensorView::contiguous(k.data(), DType::f32, {6, 2, 1, 8}),
+                                 .v = TensorView::contiguous(v.data(), DType::f32, {6, 2, 1, 8}),
+                                 .o = TensorView::contiguous(o.data(), DType::f32, {3, 2, 8})};
+    const auto plan = kernel->plan(
+        f.sizes, {}, {},
+        {.lengths = {.page_size = 2, .pages = 6, .on_device = true}, .forward = &tensors});
+    REQUIRE_OK(plan);
+    const Called call(device, *plan);
+    // Whatever the arrays hold, values are those of the cache.
+    const auto told = [&] {
+        const DeviceLengths lengths(device, f.paged());
+        REQUIRE_OK(kernel->update(*plan, lengths.tensors));
+        REQUIRE_OK(kernel->forward(*plan, tensors, {}, call.workspace));
+        const auto outside = kernel->out_of_range();
+        REQUIRE_OK(outside);
+        std::vector<float> got(3 * 2 * 8);
+        REQUIRE_OK(o.download(got.data(), 4 * got.size()));
+        CHECK(std::ranges::all_of(got, [](float value) { return value == 3 || value == 0; }));
+        return *outside;
+    };
+    CHECK(!told());
+    f.table = {5, 6, 9, 1, 2, 3}; // a page that the cache does not have
+    CHECK(told());
+    f.table = {5, 0, 9, 1, 2, 3};
+    f.used = {3, 6}; // more keys than the plan allows
+    CHECK(told());
+    f.used = {3, 5};
+    f.cu = {0, 2, 1}; // descending
+    CHECK(told());
+    f.cu = {0, 2, 3};
+    CHECK(!told());
 }
 
 TEST_CASE("heads that are no part of the whole are refused") {

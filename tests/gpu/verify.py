@@ -75,7 +75,8 @@ API_SECTIONS = [
     ("short", "automatic", False, False, ["-tse=hopper", "-sf=*/short_sequences_test.cpp"]),
     ("few", "automatic", False, False, ["-tse=hopper", "-sf=*/few_queries_test.cpp"]),
     ("requests", "generic", False, True,
-     ["-sf=*/layouts_test.cpp", "-tc=random requests on a GPU*,batch_invariant*on a GPU"]),
+     ["-sf=*/layouts_test.cpp,*/large_cache_test.cpp",
+      "-tc=random requests on a GPU*,batch_invariant*on a GPU,a cache of*on a GPU"]),
 ]
 
 
