@@ -4,6 +4,7 @@
 
 ## block_diagonal: Queries see the keys of their own block.
 # xformers: BlockDiagonalMask.
+# Ragged queries and keys (query_layout, key_layout) are such blocks without a mask, and need no buffers.
 # Example: q_block=segments:12 kv_block=segments:10
 buffer q_block: i32[Q_LEN]
 buffer kv_block: i32[KV_LEN]

@@ -28,6 +28,7 @@ mask_mod = document_causal(doc)
 
 ## packed_causal: Causal within each document, by where documents start: start[n] for document n.
 # Says the same as document_causal with one read less of each key.
+# Ragged queries and keys (query_layout, key_layout) need only causal for it, and no buffers.
 # Example: N=4 doc=segments:9 start=list:0:9:18:27
 buffer doc: i32[Q_LEN]
 buffer start: i32[N]

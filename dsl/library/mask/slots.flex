@@ -19,6 +19,7 @@ mask_mod = gappy_keys(q_block, start, used)
 
 ## gappy_keys_local: Gappy keys at most `left` back and `right` ahead, the last query at the last key.
 # xformers: BlockDiagonalLocalAttentionFromBottomRightGappyKeysMask.
+# In ragged layouts with seqused_k, whose queries end with the keys (query_start), this is local_window alone.
 # Example: Q_LEN=12 N=3 ENDS=4 left=3 right=1 q_block=segments:4 q_start=list:0:4:8:12 start=list:1:12:20 used=list:6:8:10
 buffer q_block: i32[Q_LEN]
 buffer q_start: i32[ENDS]
@@ -37,6 +38,7 @@ mask_mod = gappy_keys_local(q_block, q_start, start, used, left, right)
 
 ## gappy_keys_causal: Gappy keys, causal, with the last query at the last key.
 # xformers: BlockDiagonalCausalWithOffsetGappyKeysMask.
+# In ragged layouts with seqused_k, whose queries end with the keys (query_start), this is causal alone.
 # Example: Q_LEN=12 N=3 ENDS=4 q_block=segments:4 q_start=list:0:4:8:12 start=list:1:12:20 used=list:6:8:10
 buffer q_block: i32[Q_LEN]
 buffer q_start: i32[ENDS]
@@ -50,6 +52,7 @@ mask_mod = gappy_keys_causal(q_block, q_start, start, used)
 
 ## padded_keys: Slots of `padding` keys each, used[n] of them there.
 # xformers: BlockDiagonalPaddedKeysMask.
+# Ragged layouts with seqused_k say this without buffers, as they do for gappy_keys.
 # Example: Q_LEN=12 N=3 padding=10 q_block=segments:4 used=list:6:9:4
 buffer q_block: i32[Q_LEN]
 buffer used: i32[N]
@@ -64,6 +67,7 @@ mask_mod = padded_keys(q_block, used, padding)
 
 ## padded_keys_local: Padded keys at most `left` back and `right` ahead, the last query at the last key.
 # xformers: BlockDiagonalLocalAttentionPaddedKeysMask.
+# In ragged layouts with seqused_k, whose queries end with the keys (query_start), this is local_window alone.
 # Example: Q_LEN=12 N=3 ENDS=4 padding=10 left=3 right=1 q_block=segments:4 q_start=list:0:4:8:12 used=list:6:9:4
 buffer q_block: i32[Q_LEN]
 buffer q_start: i32[ENDS]
@@ -82,6 +86,7 @@ mask_mod = padded_keys_local(q_block, q_start, used, padding, left, right)
 
 ## padded_keys_causal: Padded keys, causal, with the last query at the last key.
 # xformers: BlockDiagonalCausalWithOffsetPaddedKeysMask.
+# In ragged layouts with seqused_k, whose queries end with the keys (query_start), this is causal alone.
 # Example: Q_LEN=12 N=3 ENDS=4 padding=10 q_block=segments:4 q_start=list:0:4:8:12 used=list:6:9:4
 buffer q_block: i32[Q_LEN]
 buffer q_start: i32[ENDS]
@@ -95,6 +100,7 @@ mask_mod = padded_keys_causal(q_block, q_start, used, padding)
 
 ## padded_keys_window: Padded keys, the `window` ones that end at the query's own.
 # xformers: BlockDiagonalCausalLocalAttentionPaddedKeysMask.
+# In ragged layouts with seqused_k, whose queries end with the keys (query_start), this is sliding_window(window - 1) alone.
 # Example: Q_LEN=12 N=3 ENDS=4 padding=10 window=4 q_block=segments:4 q_start=list:0:4:8:12 used=list:6:9:4
 buffer q_block: i32[Q_LEN]
 buffer q_start: i32[ENDS]
