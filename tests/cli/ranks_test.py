@@ -54,6 +54,7 @@ class Ranks(CommandTest):
                 report = json.loads(done.stdout.strip().splitlines()[-1])
                 self.assertEqual(report["ranks"], ranks)
                 self.assertIn(report["exchange"], ["ring", "all_gather", "ulysses"])
+                self.assertTrue(report["plan"].startswith("exchange: "), report["plan"])
                 self.assertEqual(len(done.stdout.strip().splitlines()), 1, "one rank reports")
                 self.assertEqual({name: tensor[:2] for name, tensor in self.outputs().items()}, shapes)
                 for name, values in self.values().items():
@@ -170,8 +171,10 @@ class Ranks(CommandTest):
                 self.assertAlmostEqual(report["most_work"], most, delta=0.1)
                 self.assertEqual(report["fills"], {"slopes": "normal:0.1"})
                 self.assertTrue(0 < report["visible_fraction"] < 1 and report["backward_tflops"] > 0)
+                self.assertIn("because" if exchange == "auto" else "as asked for", report["plan"])
         done = self.mpirun(2, *self.bench())
         self.assertRegex(done.stdout, r"2 ranks by all_gather: forward .* of one rank's speed .* bytes moved")
+        self.assertRegex(done.stdout, r"(?m)^exchange: all_gather, because gathered keys")
 
     def test_bench_of_requests(self):
         requests = ["--requests", "2x40@60,1x30@30", "--backward", "--json"]

@@ -133,6 +133,7 @@ nlohmann::json bench_on_ranks(const BenchCase& bench, const RankedBench& options
                          {"threads", threads ? nlohmann::json(*threads) : nlohmann::json(nullptr)},
                          {"exchange", name(call.plan().exchange())},
                          {"shards", call.shards()},
+                         {"plan", call.plan().explain()},
                          {"dtype", name(bench.problem.dtype)},
                          {"compile_ms", call.compile_ms()},
                          {"most_work", fair_area == 0 ? 1.0 : most_area / fair_area}};
@@ -203,9 +204,9 @@ void print_ranked_summary(const nlohmann::json& value) {
         print(stdout, "; {:.4g} % visible", 100 * visible.get<double>());
     }
     print(stdout,
-          "; {} shards: a rank has {:.3f} of a fair share of it at most; compile {:.4g} ms\n",
+          "; {} shards: a rank has {:.3f} of a fair share of it at most; compile {:.4g} ms\n{}",
           value["shards"].get<std::string>(), value["most_work"].get<double>(),
-          value["compile_ms"].get<double>());
+          value["compile_ms"].get<double>(), value["plan"].get<std::string>());
 }
 
 } // namespace flexc::cli

@@ -145,6 +145,7 @@ RankedRun run_on_ranks(const RankedProblem& problem, const Signature& signature,
                      .from_cache = call.kernel().kernel().from_cache(),
                      .exchange = call.plan().exchange(),
                      .shards = call.shards(),
+                     .plan = call.plan().explain(),
                      .traffic = call.plan().traffic(),
                      .outputs = {}};
     const auto time = [&](void (RankedCall::*pass)()) {

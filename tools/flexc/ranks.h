@@ -24,6 +24,7 @@ struct RankedRun {
     bool from_cache = false;
     Exchange exchange = Exchange::automatic;
     const char* shards = "";           // as RankedCall::shards() says
+    std::string plan;                  // what it does and why
     Traffic traffic;                   // of this rank
     std::vector<OutputTensor> outputs; // whole, on rank 0; elsewhere empty
 };

@@ -166,6 +166,7 @@ void report_ranks(const RunOptions& options, const RankedRun& run, int ranks) {
                              {"ranks", ranks},
                              {"exchange", name(run.exchange)},
                              {"shards", run.shards},
+                             {"plan", run.plan},
                              {"compile_ms", run.compile_ms},
                              {"cached", run.from_cache},
                              {"forward_ms", run.forward_ms},
