@@ -535,8 +535,10 @@ void compare(const std::string& path, const std::string& now) {
 TEST_CASE("each pass fills and launches what the record says") {
     REQUIRE_MESSAGE(std::getenv("FLEXC_LIBCUDA") != nullptr, "run it by ctest");
     const Recorded now = record_all();
-    if (const char* path = std::getenv("FLEXC_LAUNCH_TRACES")) std::ofstream(path) << now.traces;
-    compare(kLaunches, now.summaries);
+    if (const char* path = std::getenv("FLEXC_LAUNCH_TRACES"))
+        std::ofstream(path) << now.traces; // of more programs than the record has
+    else
+        compare(kLaunches, now.summaries);
 }
 
 TEST_CASE("kernels of short sequences that do not compile give way once, and the log says so") {

@@ -136,7 +136,7 @@ std::optional<FusedTile> fitting_tile(const KernelRequest& request, FusedTile ti
     const BackwardShape shape = shape_of(request, tile);
     if (!shape.has_weighted_tile) return fits(request, shape) ? std::optional(tile) : std::nullopt;
     for (const int stages : {2, 1})
-        for (const bool stages_rows : {request.derivative.reads_rows, false}) {
+        for (const bool stages_rows : {should_stage_rows(request, shape), false}) {
             tile.storage.d_scores_stages = stages;
             tile.storage.stages_rows = stages_rows;
             if (fits(request, shape_of(request, tile))) return tile;
@@ -413,10 +413,7 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
     config.sums.sums_shifts = request.gradients.by_shift;
     config.storage = tile.storage;
     config.storage.query_sums = shape.query_sums;
-    // Where others sum tiles, the warp that loads queries stages rows: only what is read for them,
-    // as elements compute the rest as fast.
-    if (shape.sums_tile && !shares && shape.key_width == 0 && !request.derivative.reads_rows)
-        config.storage.stages_rows = false;
+    config.storage.stages_rows &= should_stage_rows(request, shape);
     config.sum_elements = elements_at_once(request, tile);
     config.has_block_mask = request.mask.has_block_mask;
     config.spills = spill_limits(request, all, at, config);

@@ -68,6 +68,11 @@ bool fits(const KernelRequest& request, const BackwardShape& shape) {
     return backward_layout(shape).end <= shared_memory_limit(request.arch);
 }
 
+bool should_stage_rows(const KernelRequest& request, const BackwardShape& shape) {
+    const bool loads_them = shape.sums_tile && !shape.shares_keys() && shape.key_width == 0;
+    return !loads_them || request.derivative.reads_rows;
+}
+
 BackwardShape with_query_sums(const KernelRequest& request, const BackwardShape& shape) {
     BackwardShape gathering = shape;
     gathering.query_sums = request.gradients.by_query;

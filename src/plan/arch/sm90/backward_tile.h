@@ -30,6 +30,9 @@ passes::Index2dReads index_2d_of(const KernelRequest& request);
 // Returns the sizes that determine the kernel's shared memory. It reserves the maximum for values
 // of a query, because what a program needs there is known only when its text is emitted.
 ::sm90::BackwardShape shape_of(const KernelRequest& request, const FusedTile& tile);
+// Whether values of a query are worth staging: where other warps sum tiles, the warp that loads
+// queries stages them, and only what is read for them, as elements compute the rest as fast.
+bool should_stage_rows(const KernelRequest& request, const ::sm90::BackwardShape& shape);
 // Returns the shape with shared memory in which the block's warps combine their sums by query; the
 // shape itself if these do not all fit.
 ::sm90::BackwardShape with_query_sums(const KernelRequest& request,
