@@ -7,6 +7,7 @@
 
 #include "analysis/call_range.h"
 #include "draws.h"
+#include "fresh_seed.h"
 #include "ir/interp.h"
 #include "program_of.h"
 #include "support/text.h"
@@ -35,9 +36,7 @@ OneRead read_at(const std::string& index, int dims = 1) {
 } // namespace
 
 TEST_CASE("indices that a call says are inside are inside at each of its elements") {
-    const std::uint32_t seed = std::random_device{}();
-    CAPTURE(seed);
-    std::mt19937 random(seed);
+    std::mt19937 random(test::fresh_seed());
     const auto below = test::draws_below(random);
     // exact: the ends of the index's range are met, so that a call without an element outside is
     // known to be one.

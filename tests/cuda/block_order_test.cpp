@@ -6,11 +6,10 @@
 
 #include "common/block_order.h"
 #include "draws.h"
+#include "fresh_seed.h"
 
 TEST_CASE("blocks of keys: every tile of every head has one, and those of a head rise") {
-    const std::uint32_t seed = std::random_device()();
-    CAPTURE(seed);
-    std::mt19937 random(seed);
+    std::mt19937 random(flexc::test::fresh_seed());
     const auto below = flexc::test::draws_below(random);
     for (int round = 0; round < 500; ++round) {
         const int tiles = 1 + below(70), heads = 1 + below(70);

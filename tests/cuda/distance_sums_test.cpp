@@ -10,6 +10,7 @@
 #include "compile/kernels.h"
 #include "cuda/emitted.h"
 #include "draws.h"
+#include "fresh_seed.h"
 #include "host_module.h"
 #include "plan/plan.h"
 #include "support/floats.h"
@@ -109,10 +110,7 @@ void check(int head_dim, bool is_deterministic, std::mt19937& random) {
 } // namespace
 
 TEST_CASE("dS is summed over distances, from one tile to the next") {
-    std::random_device source;
-    const unsigned seed = source();
-    CAPTURE(seed);
-    std::mt19937 random(seed);
+    std::mt19937 random(test::fresh_seed());
     for (const int head_dim : {64, 128})
         for (const bool is_deterministic : {false, true})
             check(head_dim, is_deterministic, random);

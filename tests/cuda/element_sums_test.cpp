@@ -11,6 +11,7 @@
 #include "cuda/emit.h"
 #include "d_scores.h"
 #include "draws.h"
+#include "fresh_seed.h"
 #include "host_arguments.h"
 #include "host_module.h"
 #include "plan/arch/sm90/sm90.h"
@@ -173,10 +174,7 @@ TEST_CASE("what enters the terms of sums comes from copied tiles, tables and tab
         "KV_LEN]\nbuffer g: i32[Q_LEN]\nbuffer k: i32[B, KV_LEN]\nbuffer t: "
         "f32[H, 5, 5]\nbuffer s: f32[H, N, N]\nbuffer c: f32[KV_LEN]\n";
     const std::string sum = "sum(i in 0..16: w[h, i] * exp(-(X - m[i]) ** 2))";
-    std::random_device source;
-    const unsigned seed = source();
-    CAPTURE(seed);
-    std::mt19937 random(seed);
+    std::mt19937 random(test::fresh_seed());
     for (const std::string value :
          {"d[b, q_idx, kv_idx]", "t[h, g[q_idx], k[b, kv_idx]]", "s[h, g[q_idx], k[b, kv_idx]]",
           "(d[b, q_idx, kv_idx] * t[h, g[q_idx], k[b, kv_idx]])",

@@ -15,6 +15,7 @@
 #include "cuda/emitted.h"
 #include "d_scores.h"
 #include "draws.h"
+#include "fresh_seed.h"
 #include "host_arguments.h"
 #include "host_module.h"
 #include "passes/gradient_sum.h"
@@ -191,10 +192,7 @@ int check(const SizedProgram& sized, int head_dim, std::mt19937& random) {
 } // namespace
 
 TEST_CASE("elements are added to the entries that they compute") {
-    std::random_device source;
-    const unsigned seed = source();
-    CAPTURE(seed);
-    std::mt19937 random(seed);
+    std::mt19937 random(test::fresh_seed());
     const auto below = test::draws_below(random);
     int added = 0;
     for (const test::TableProgram& tables : test::table_programs(random))
@@ -203,10 +201,7 @@ TEST_CASE("elements are added to the entries that they compute") {
 }
 
 TEST_CASE("elements are added to entries of which a call says how many there are") {
-    std::random_device source;
-    const unsigned seed = source();
-    CAPTURE(seed);
-    std::mt19937 random(seed);
+    std::mt19937 random(test::fresh_seed());
     const auto below = test::draws_below(random);
     int added = 0;
     for (test::TableProgram& tables : test::table_programs(random)) {

@@ -15,6 +15,7 @@
 #include "common/sequences.h"
 #include "cuda/emitted.h"
 #include "draws.h"
+#include "fresh_seed.h"
 #include "front/compile_text.h"
 #include "host_module.h"
 #include "passes/pipeline.h"
@@ -224,9 +225,7 @@ bool is_all(const float* o, float value) {
 } // namespace
 
 TEST_CASE("a row's parts are joined to the same bits by any number of blocks") {
-    const std::uint32_t seed = std::random_device{}();
-    CAPTURE(seed);
-    std::mt19937 random(seed);
+    std::mt19937 random(test::fresh_seed());
     for (const bool are_dense : {false, true}) {
         CAPTURE(are_dense);
         const test::HostModule module = compiled(are_dense ? Layout::dense : Layout::ragged);

@@ -14,6 +14,7 @@
 #include "cuda/emitted.h"
 #include "d_scores.h"
 #include "draws.h"
+#include "fresh_seed.h"
 #include "host_arguments.h"
 #include "host_module.h"
 #include "passes/gradient_sum.h"
@@ -194,10 +195,7 @@ int check(const std::string& text, std::mt19937& random, bool deterministic = fa
 } // namespace
 
 TEST_CASE("the generic backward sums gradients of queries and keys along lines of a tile") {
-    std::random_device source;
-    const unsigned seed = source();
-    CAPTURE(seed);
-    std::mt19937 random(seed);
+    std::mt19937 random(test::fresh_seed());
     int added = 0;
     for (const char* const text :
          {"buffer g: f32[B, H, KV_LEN] grad\nbuffer r: f32[H, Q_LEN] grad\n"
@@ -230,10 +228,7 @@ TEST_CASE("the generic backward sums gradients of queries and keys along lines o
 }
 
 TEST_CASE("the generic backward adds gradients of elements, after a tile or one by one") {
-    std::random_device source;
-    const unsigned seed = source();
-    CAPTURE(seed);
-    std::mt19937 random(seed);
+    std::mt19937 random(test::fresh_seed());
     int added = 0;
     for (const char* const text :
          {"buffer t: f32[H, Q_LEN, KV_LEN] grad\nscore_mod = score + t[h, q_idx, kv_idx]\n"
@@ -259,9 +254,7 @@ TEST_CASE("the generic backward adds gradients of elements, after a tile or one 
 
 TEST_CASE(
     "the generic backward sums gradients of terms over a tile, wherever their sums are kept") {
-    std::random_device source;
-    const unsigned seed = source();
-    CAPTURE(seed);
+    const std::uint32_t seed = test::fresh_seed();
     test::Random random(seed);
     std::mt19937 data(seed);
     int added = 0;

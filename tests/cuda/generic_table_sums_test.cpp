@@ -13,6 +13,7 @@
 #include "cuda/emitted.h"
 #include "d_scores.h"
 #include "draws.h"
+#include "fresh_seed.h"
 #include "host_arguments.h"
 #include "host_module.h"
 #include "passes/gradient_sum.h"
@@ -162,10 +163,7 @@ int check(const test::TableProgram& tables, std::mt19937& random) {
 } // namespace
 
 TEST_CASE("generic kernels sum gradients of tables by entry") {
-    std::random_device source;
-    const unsigned seed = source();
-    CAPTURE(seed);
-    std::mt19937 random(seed);
+    std::mt19937 random(test::fresh_seed());
     int added = 0;
     for (const test::TableProgram& tables : test::table_programs(random))
         added += check(tables, random);
@@ -198,10 +196,7 @@ TEST_CASE("generic kernels sum gradients of tables by entry") {
 }
 
 TEST_CASE("tables of the same entries share sums in generic kernels") {
-    std::random_device source;
-    const unsigned seed = source();
-    CAPTURE(seed);
-    std::mt19937 random(seed);
+    std::mt19937 random(test::fresh_seed());
     const std::string kinds = "buffer g: i8[Q_LEN]\nbuffer k: i8[KV_LEN]\n";
     int added = 0;
     for (const test::TableProgram& tables : std::vector<test::TableProgram>{

@@ -14,6 +14,7 @@
 #include "cuda/emitted.h"
 #include "d_scores.h"
 #include "draws.h"
+#include "fresh_seed.h"
 #include "host_arguments.h"
 #include "host_module.h"
 #include "passes/gradient_sum.h"
@@ -218,10 +219,7 @@ std::string difference(const std::string& digit) {
 } // namespace
 
 TEST_CASE("dS is summed over parts of diagonals of grids and folded into tables") {
-    std::random_device source;
-    const unsigned seed = source();
-    CAPTURE(seed);
-    std::mt19937 random(seed);
+    std::mt19937 random(test::fresh_seed());
     const auto below = test::draws_below(random);
     std::vector<Grid> cases;
     for (const int w : {8 * (1 + below(5)), 8 * (2 + below(14))}) {
@@ -262,10 +260,7 @@ TEST_CASE("dS is summed over parts of diagonals of grids and folded into tables"
 }
 
 TEST_CASE("dS is summed over parts of diagonals of grids whose digits begin anywhere") {
-    std::random_device source;
-    const unsigned seed = source();
-    CAPTURE(seed);
-    std::mt19937 random(seed);
+    std::mt19937 random(test::fresh_seed());
     const auto below = test::draws_below(random);
     const auto image = [](const std::string& x, int w) {
         return "t[h, " + difference(x + " // " + number(w)) + " + 60, " +

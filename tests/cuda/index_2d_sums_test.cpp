@@ -13,6 +13,7 @@
 #include "cuda/emitted.h"
 #include "d_scores.h"
 #include "draws.h"
+#include "fresh_seed.h"
 #include "host_arguments.h"
 #include "host_module.h"
 #include "passes/gradient_sum.h"
@@ -106,10 +107,7 @@ int check(const std::string& text, int width, std::mt19937& random) {
 } // namespace
 
 TEST_CASE("gradients are summed over rows and columns of a grid of keys") {
-    std::random_device source;
-    const unsigned seed = source();
-    CAPTURE(seed);
-    std::mt19937 random(seed);
+    std::mt19937 random(test::fresh_seed());
     const std::string tables = "buffer s: f32[B, H, Q_LEN, N] grad\n"
                                "buffer t: f32[B, H, Q_LEN, M] grad\n";
     // A compile each: some of them.

@@ -13,6 +13,7 @@
 #include "common/arguments.h"
 #include "cuda/emitted.h"
 #include "draws.h"
+#include "fresh_seed.h"
 #include "front/compile_text.h"
 #include "host_module.h"
 #include "keys/all.h"
@@ -204,9 +205,7 @@ class Checked {
 } // namespace
 
 TEST_CASE("keys and values that threads copy lie as TMA brings them") {
-    const std::uint32_t seed = std::random_device{}();
-    CAPTURE(seed);
-    std::mt19937 random(seed);
+    std::mt19937 random(test::fresh_seed());
     for (const Kind& kind : {Kind{Layout::paged, 64, 64},
                              {Layout::paged, 128, 72},
                              {Layout::paged, 40, 112},

@@ -17,6 +17,7 @@
 #include "compile/kernels.h"
 #include "cuda/emitted.h"
 #include "draws.h"
+#include "fresh_seed.h"
 #include "host_arguments.h"
 #include "host_module.h"
 #include "ir/interp.h"
@@ -395,9 +396,7 @@ TEST_CASE("what kinds of keys add is a product of columns") {
 }
 
 TEST_CASE("random members of the class of kinds of keys") {
-    const std::uint32_t seed = std::random_device()();
-    CAPTURE(seed);
-    std::mt19937 random(seed);
+    std::mt19937 random(test::fresh_seed());
     for (int i = 0; i < 4; ++i) {
         const Member member = random_member(random, 16);
         check_products(member.text, member.kinds, random);
@@ -407,9 +406,7 @@ TEST_CASE("random members of the class of kinds of keys") {
 }
 
 TEST_CASE("random members of the class of kinds of pairs") {
-    const std::uint32_t seed = std::random_device()();
-    CAPTURE(seed);
-    std::mt19937 random(seed);
+    std::mt19937 random(test::fresh_seed());
     for (int i = 0; i < 6; ++i) {
         const Member member = random_pairs(random);
         check_pairs(member.text, member.kinds, random);

@@ -14,6 +14,7 @@
 #include "compile/kernels.h"
 #include "cuda/emitted.h"
 #include "draws.h"
+#include "fresh_seed.h"
 #include "host_arguments.h"
 #include "host_module.h"
 #include "ir/interp.h"
@@ -294,10 +295,7 @@ TEST_CASE("what is staged for a grid of keys adds up to the mod") {
         return tables + "score_mod = score + s[b, h, q_idx - 4, kv_idx // " + w +
                "] + t[b, h, q_idx - 4, kv_idx % " + w + "]";
     };
-    std::random_device source;
-    const unsigned seed = source();
-    CAPTURE(seed);
-    std::mt19937 random(seed);
+    std::mt19937 random(test::fresh_seed());
     // A compile each: some of the widths that divide a tile of keys, or whose rows end inside it.
     std::vector<int> widths = {7, 8, 10, 12, 14, 16, 20, 28, 32, 40, 56, 64};
     std::ranges::shuffle(widths, random);
@@ -346,10 +344,7 @@ TEST_CASE("running maxima rise with the scores of later blocks, by more than P m
         {"buffer c: f32[KV_LEN]\nscore_mod = score * (h - 3) * 0.5 + c[kv_idx]", 0, 100},
         {"buffer t: f32[H, N]\nscore_mod = score * 3 + 20 * t[h, q_idx - kv_idx]", 0, 100},
     };
-    std::random_device source;
-    const unsigned seed = source();
-    CAPTURE(seed);
-    std::mt19937 random(seed);
+    std::mt19937 random(test::fresh_seed());
     for (const Case& one : cases)
         check(one, random);
 }
@@ -391,10 +386,7 @@ TEST_CASE("what is computed before for keys and distances adds up to the mod") {
                   "score_mod = (score if f[kv_idx] > 1 else score * 0.5) + "
                   "(t[h, q_idx] if k[kv_idx] == 3 else min(t[h, q_idx - kv_idx], score))",
     };
-    std::random_device source;
-    const unsigned seed = source();
-    CAPTURE(seed);
-    std::mt19937 random(seed);
+    std::mt19937 random(test::fresh_seed());
     for (const std::string& text : texts)
         check({text, 0}, random);
 }

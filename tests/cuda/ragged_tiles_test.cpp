@@ -11,6 +11,7 @@
 #include "common/arguments.h"
 #include "cuda/emitted.h"
 #include "draws.h"
+#include "fresh_seed.h"
 #include "front/compile_text.h"
 #include "host_module.h"
 #include "passes/pipeline.h"
@@ -113,9 +114,7 @@ TEST_CASE("tiles of ragged queries are all that requests with many have, each on
     const plan::KernelConfig config = plan::candidates({.arch = 90}).front();
     REQUIRE(plan::sm90::forward_of(config) != nullptr);
     const test::HostModule module(std::string(kForward), test::emitted(ragged_mod(false), config));
-    const std::uint32_t seed = std::random_device()();
-    CAPTURE(seed);
-    std::mt19937 random(seed);
+    std::mt19937 random(test::fresh_seed());
     for (int round = 0; round < 300; ++round) {
         const Requests requests = random_requests(random);
         const AttentionArguments& attention = requests.attention;
@@ -139,9 +138,7 @@ TEST_CASE("tiles of ragged keys are all that there are, each once") {
                                           .front();
     REQUIRE(config.block.is_persistent);
     const test::HostModule module(std::string(kBackward), test::emitted(ragged_mod(true), config));
-    const std::uint32_t seed = std::random_device()();
-    CAPTURE(seed);
-    std::mt19937 random(seed);
+    std::mt19937 random(test::fresh_seed());
     for (int round = 0; round < 300; ++round) {
         const Requests requests = random_requests(random);
         const AttentionArguments& attention = requests.attention;

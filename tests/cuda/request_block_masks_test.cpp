@@ -15,6 +15,7 @@
 #include "cuda/emit_tiles.h"
 #include "cuda/emitted.h"
 #include "draws.h"
+#include "fresh_seed.h"
 #include "front/compile_text.h"
 #include "host_module.h"
 #include "keys/all.h"
@@ -417,9 +418,7 @@ Counts check_keys(const test::HostModule& visitor, const Requests& requests,
 } // namespace
 
 TEST_CASE("block masks of requests name the tiles in which something is visible") {
-    const std::uint32_t seed = std::random_device()();
-    CAPTURE(seed);
-    std::mt19937 random(seed);
+    std::mt19937 random(test::fresh_seed());
     Counts queries, few, keys;
     for (std::size_t i = 0; i < std::size(kLayouts); ++i)
         for (const MaskOfRequests& mask : masks()) {

@@ -11,6 +11,7 @@
 #include "cuda/emit.h"
 #include "d_scores.h"
 #include "draws.h"
+#include "fresh_seed.h"
 #include "host_arguments.h"
 #include "host_module.h"
 #include "plan/arch/sm90/sm90.h"
@@ -244,9 +245,7 @@ TEST_CASE("logits of shifted reads are those of the mod") {
 }
 
 TEST_CASE("random shifted reads") {
-    const std::uint32_t seed = std::random_device{}();
-    CAPTURE(seed);
-    std::mt19937 random(seed);
+    std::mt19937 random(test::fresh_seed());
     int programs = 0;
     while (programs < 8) {
         const std::size_t reads = 1 + random() % 3;

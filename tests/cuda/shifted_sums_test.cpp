@@ -13,6 +13,7 @@
 #include "cuda/emitted.h"
 #include "d_scores.h"
 #include "draws.h"
+#include "fresh_seed.h"
 #include "host_arguments.h"
 #include "host_module.h"
 #include "passes/gradient_order.h"
@@ -231,10 +232,7 @@ void check_all(const std::string& text, int head_dim, std::mt19937& random) {
 } // namespace
 
 TEST_CASE("blocks store every element of a shifted gradient with whole lines") {
-    std::random_device source;
-    const unsigned seed = source();
-    CAPTURE(seed);
-    std::mt19937 random(seed);
+    std::mt19937 random(test::fresh_seed());
     for (const std::string program :
          {"buffer r: bf16[B, H, Q_LEN, KV_LEN] grad\nscore_mod = score + r[b, h, q_idx, q_idx - "
           "kv_idx]",
@@ -252,10 +250,7 @@ TEST_CASE("blocks store every element of a shifted gradient with whole lines") {
 }
 
 TEST_CASE("gradients of shifted reads go to their places, line by line") {
-    std::random_device source;
-    const unsigned seed = source();
-    CAPTURE(seed);
-    std::mt19937 random(seed);
+    std::mt19937 random(test::fresh_seed());
     struct Program {
         std::string text;
         int reads = 1;

@@ -11,6 +11,7 @@
 #include "cuda/emitted.h"
 #include "d_scores.h"
 #include "draws.h"
+#include "fresh_seed.h"
 #include "host_arguments.h"
 #include "host_module.h"
 #include "passes/aligned_table.h"
@@ -229,10 +230,7 @@ TEST_CASE("logits of tables in shared memory are those of the mod") {
 }
 
 TEST_CASE("logits of tables whose addresses are split for most queries and keys") {
-    std::random_device source;
-    const unsigned seed = source();
-    CAPTURE(seed);
-    std::mt19937 random(seed);
+    std::mt19937 random(test::fresh_seed());
     const auto below = test::draws_below(random);
     const auto check_piece = [&](const std::string& text, std::size_t tables = 1) {
         return check({text, tables, {0, 1}}, random);

@@ -12,6 +12,7 @@
 #include "cuda/emitted.h"
 #include "d_scores.h"
 #include "draws.h"
+#include "fresh_seed.h"
 #include "host_arguments.h"
 #include "host_module.h"
 #include "passes/gradient_sum.h"
@@ -143,10 +144,7 @@ int check(const test::TableProgram& tables, int head_dim, std::mt19937& random) 
 } // namespace
 
 TEST_CASE("gradients of tables are summed by entry") {
-    std::random_device source;
-    const unsigned seed = source();
-    CAPTURE(seed);
-    std::mt19937 random(seed);
+    std::mt19937 random(test::fresh_seed());
     const auto below = test::draws_below(random);
     int added = 0;
     for (const test::TableProgram& tables : test::table_programs(random))
@@ -155,10 +153,7 @@ TEST_CASE("gradients of tables are summed by entry") {
 }
 
 TEST_CASE("gradients by kinds of which a call binds the number are products with ones") {
-    std::random_device source;
-    const unsigned seed = source();
-    CAPTURE(seed);
-    std::mt19937 random(seed);
+    std::mt19937 random(test::fresh_seed());
     const std::string kinds = "buffer g: i32[Q_LEN]\nbuffer k: i64[KV_LEN]\n";
     int added = 0;
     for (const test::TableProgram& tables : std::vector<test::TableProgram>{

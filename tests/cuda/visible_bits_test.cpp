@@ -11,6 +11,7 @@
 #include "common/arguments.h"
 #include "cuda/emitted.h"
 #include "draws.h"
+#include "fresh_seed.h"
 #include "host_arguments.h"
 #include "host_module.h"
 #include "masks.h"
@@ -152,10 +153,7 @@ TEST_CASE("warps find what a mask shows of a tile") {
           "and (q_idx - kv_idx) % 2 == 0 and kv_idx % 7 != 2 and (q_idx + kv_idx) % 5 != 0",
           test::kMaskOfManyValues})
         masks.push_back({text, analysis::MaskTier::tile_tests});
-    std::random_device source;
-    const unsigned seed = source();
-    CAPTURE(seed);
-    std::mt19937 random(seed);
+    std::mt19937 random(test::fresh_seed());
     // A compile each: the last ones, and some of those that people use.
     const std::size_t all = masks.size() - 6;
     std::shuffle(masks.begin(), masks.begin() + static_cast<std::ptrdiff_t>(all), random);

@@ -14,6 +14,7 @@
 #include "common/arguments.h"
 #include "cuda/emitted.h"
 #include "draws.h"
+#include "fresh_seed.h"
 #include "front/compile_text.h"
 #include "host_module.h"
 #include "keys/in_pages.h"
@@ -108,9 +109,7 @@ struct Cache {
 } // namespace
 
 TEST_CASE("a warp's lanes look up rows of a tile in pages for all") {
-    const std::uint32_t seed = std::random_device{}();
-    CAPTURE(seed);
-    std::mt19937 random(seed);
+    std::mt19937 random(test::fresh_seed());
     const auto below = test::draws_below(random);
     struct Dims {
         int keys, values;

@@ -14,6 +14,7 @@
 #include "distributed/host_work.h"
 #include "distributed/moves.h"
 #include "draws.h"
+#include "fresh_seed.h"
 
 using namespace flexc;
 using namespace flexc::test;
@@ -105,16 +106,10 @@ class Draw {
     std::mt19937 random_;
 };
 
-std::uint32_t seed_of_run() {
-    const std::uint32_t seed = std::random_device{}();
-    MESSAGE("seed " << seed);
-    return seed;
-}
-
 } // namespace
 
 TEST_CASE("rows are moved, converted and added as the host does it, and nothing else is touched") {
-    Draw draw(seed_of_run());
+    Draw draw(fresh_seed());
     struct Types {
         DType from, to;
     };
@@ -185,7 +180,7 @@ TEST_CASE("rows are moved, converted and added as the host does it, and nothing 
 }
 
 TEST_CASE("partial results are merged and finished as the host does it") {
-    Draw draw(seed_of_run());
+    Draw draw(fresh_seed());
     const auto work = distributed::make_host_work();
     for (int round = 0; round < 12; ++round) {
         CAPTURE(round);
@@ -285,7 +280,7 @@ TEST_CASE("partial results are merged and finished as the host does it") {
 }
 
 TEST_CASE("sinks and sums over ranks are as the host has them") {
-    Draw draw(seed_of_run());
+    Draw draw(fresh_seed());
     const auto work = distributed::make_host_work();
     for (int round = 0; round < 10; ++round) {
         const auto count = static_cast<std::size_t>(draw.below(700));

@@ -202,10 +202,4 @@ void check_same_bits(const DistributedProblem& problem, const Shards& shards, Ru
     }
 }
 
-std::uint32_t fresh_seed() {
-    const std::uint32_t seed = std::random_device{}();
-    MESSAGE("seed " << seed);
-    return seed;
-}
-
 } // namespace flexc::test

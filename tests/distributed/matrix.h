@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "distributed/problem.h"
+#include "fresh_seed.h"
 
 namespace flexc::test {
 
@@ -42,7 +43,5 @@ void check_shardings(const DistributedProblem& problem, std::initializer_list<in
 // The same results from runs whose ranks wait now and then, so that they meet in other orders.
 void check_same_bits(const DistributedProblem& problem, const Shards& shards, RunOptions options,
                      std::uint32_t runs);
-
-std::uint32_t fresh_seed();
 
 } // namespace flexc::test

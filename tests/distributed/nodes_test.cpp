@@ -1,13 +1,13 @@
 // Heads swapped inside nodes, keys across them by ring, against one rank and the definition.
 #include <doctest/doctest.h>
 
-#include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "cpu_options.h"
 #include "distributed/problem.h"
+#include "fresh_seed.h"
 
 using namespace flexc;
 using namespace flexc::test;
@@ -76,8 +76,7 @@ std::vector<Result<DistributedPlan>> plans_of(const DistributedProblem& problem,
 
 TEST_CASE("nodes: masks, mods, sinks and their gradients, with heads that nodes deal unevenly") {
     if (!has_cpu()) return;
-    const std::uint32_t seed = std::random_device{}();
-    MESSAGE("seed " << seed);
+    const std::uint32_t seed = fresh_seed();
     struct Heads {
         std::int64_t heads, kv_heads;
     };
@@ -108,8 +107,7 @@ TEST_CASE("nodes: masks, mods, sinks and their gradients, with heads that nodes 
 
 TEST_CASE("nodes: batches, narrow types, heads of values, other lengths, the gradient of lse") {
     if (!has_cpu()) return;
-    const std::uint32_t seed = std::random_device{}();
-    MESSAGE("seed " << seed);
+    const std::uint32_t seed = fresh_seed();
     for (const DType dtype : {DType::f32, DType::bf16}) {
         CAPTURE(name(dtype));
         check_nodes({.text = "buffer s: f32[H] grad\nscore_mod = score + s[h] * kv_idx * 0.05\n"
@@ -128,8 +126,7 @@ TEST_CASE("nodes: batches, narrow types, heads of values, other lengths, the gra
 
 TEST_CASE("nodes: buffers sharded along queries or keys") {
     if (!has_cpu()) return;
-    const std::uint32_t seed = std::random_device{}();
-    MESSAGE("seed " << seed);
+    const std::uint32_t seed = fresh_seed();
     DistributedCase one{.text = "buffer bias: f32[H, Q_LEN, KV_LEN] grad\n"
                                 "buffer keys: bf16[KV_LEN, 2] grad\nbuffer s: f32[H] grad\n"
                                 "buffer gate: f32[B, Q_LEN] grad\nsink = s[h] + gate[b, q_idx]\n"

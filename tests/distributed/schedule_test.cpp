@@ -9,6 +9,7 @@
 #include <random>
 #include <string>
 
+#include "fresh_seed.h"
 #include "support/text.h"
 
 using namespace flexc;
@@ -180,9 +181,7 @@ TEST_CASE("shards that do not hold every row once are refused, with the rows") {
 }
 
 TEST_CASE("every visible pair is computed once, by any shards, in any exchange") {
-    const auto seed = std::random_device{}();
-    INFO("seed " << seed);
-    std::mt19937 random(seed);
+    std::mt19937 random(test::fresh_seed());
     const std::pair<const char*, Mask> masks[] = {
         {"none", [](std::int64_t, std::int64_t) { return true; }},
         {"causal", kCausal},

@@ -10,6 +10,7 @@
 #include "check.h"
 #include "dsl/lexer.h"
 #include "dsl/parser.h"
+#include "fresh_seed.h"
 #include "front/library.h"
 #include "ir/verify.h"
 #include "random_program.h"
@@ -22,18 +23,10 @@ using namespace flexc;
 
 class Random {
   public:
-    Random() {
-        const char* given = std::getenv("FLEXC_TEST_SEED");
-        seed_ = given != nullptr ? static_cast<unsigned>(std::strtoul(given, nullptr, 10))
-                                 : std::random_device{}();
-        engine_.seed(seed_);
-        MESSAGE("FLEXC_TEST_SEED=" << seed_);
-    }
     std::size_t below(std::size_t limit) { return engine_() % limit; }
 
   private:
-    unsigned seed_;
-    std::mt19937 engine_;
+    std::mt19937 engine_{test::fresh_seed()};
 };
 
 // What must hold for every text.
