@@ -10,6 +10,11 @@
 
 namespace flexc::analysis {
 
+// `count` positions from `first` on.
+inline Interval positions(std::int64_t first, std::int64_t count) {
+    return {first, first + count - 1};
+}
+
 // What a call of dense tensors knows.
 struct CallValues {
     Interval b, h, h_kv, q, kv;          // the positions of its elements

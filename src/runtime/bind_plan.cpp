@@ -88,9 +88,7 @@ void find_divisors(const KernelState& kernel, PlanState& plan) {
 void find_inside(const KernelState& kernel, PlanState& plan) {
     for (const passes::Mod& mod : kernel.mod.inside_calls) {
         const ir::Program& program = mod.program;
-        const auto positions = [](std::int64_t first, std::int64_t count) {
-            return analysis::Interval{first, first + count - 1};
-        };
+        using analysis::positions;
         analysis::CallValues values{.b = positions(0, plan.sizes.batch),
                                     .h = positions(0, plan.sizes.heads),
                                     .h_kv = positions(0, plan.sizes.kv_heads),

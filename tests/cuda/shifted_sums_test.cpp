@@ -95,9 +95,7 @@ plan::KernelConfig config_of(int head_dim) {
 // Whether the call keeps indices inside of buffers, where the mod's kernels ask it to.
 bool is_inside(const passes::Mod& mod, const ::sm90::KernelArguments& attention,
                const ir::Environment& at) {
-    const auto positions = [](std::int64_t first, std::int64_t count) {
-        return analysis::Interval{first, first + count - 1};
-    };
+    using analysis::positions;
     const analysis::CallValues values{.b = positions(0, attention.batch),
                                       .h = positions(0, attention.heads),
                                       .h_kv = positions(0, attention.kv_heads),
