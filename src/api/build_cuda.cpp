@@ -17,7 +17,7 @@ namespace flexc::api {
 
 namespace {
 
-using SharedProgram = std::shared_ptr<const plan::Program>;
+using SharedProgram = std::shared_ptr<const plan::TargetProgram>;
 
 Result<SharedProgram> make_program(const passes::Mod& mod, const CompileOptions& options,
                                    std::string_view arch) {
@@ -28,7 +28,7 @@ Result<SharedProgram> make_program(const passes::Mod& mod, const CompileOptions&
                      formatted("k and v of type {} beside q of type f32 are read by the CPU's "
                                "kernels alone: use f16 or bf16 for q on a GPU",
                                name(*options.kv_dtype))};
-    return SharedProgram(std::make_shared<plan::Program>(mod, options, *target));
+    return SharedProgram(std::make_shared<plan::TargetProgram>(mod, options, *target));
 }
 
 // Returns the architecture of a device; an error if it cannot run the program.
@@ -61,7 +61,7 @@ runtime::CudaVariants variants_of(const SharedProgram& program, CompiledPass fir
     later.log = {};
     later.cancel = {};
     const SharedProgram silent =
-        std::make_shared<plan::Program>(program->mod(), later, program->target());
+        std::make_shared<plan::TargetProgram>(program->mod(), later, program->target());
     runtime::CudaVariants result;
     result.first = loaded_by(std::move(first));
     for (const plan::Variant& variant : variants)

@@ -29,7 +29,7 @@ namespace {
 class Making {
   public:
     // variant: the one whose main kernel this is; null for other kernels.
-    Making(const plan::Program& program, std::span<const KernelConfig> candidates,
+    Making(const plan::TargetProgram& program, std::span<const KernelConfig> candidates,
            const plan::Variant* variant)
         : program_(program), candidates_(candidates), variant_(variant) {}
 
@@ -90,7 +90,7 @@ class Making {
         return chosen && found.made_of == source_of(*chosen);
     }
 
-    const plan::Program& program_;
+    const plan::TargetProgram& program_;
     std::span<const KernelConfig> candidates_;
     const plan::Variant* variant_;
 };
@@ -123,7 +123,7 @@ bool is_same_kernel(const KernelConfig& one, const KernelConfig& other) {
 
 } // namespace
 
-Result<plan::KernelPlan> plan_of(const plan::Program& program) {
+Result<plan::KernelPlan> plan_of(const plan::TargetProgram& program) {
     auto plan = plan::make_plan(program);
     if (!plan || !plan->block_mask) return plan;
     const cuda::TileFacts facts = cuda::tile_facts(program.mod());
@@ -132,7 +132,7 @@ Result<plan::KernelPlan> plan_of(const plan::Program& program) {
     return plan;
 }
 
-std::string mod_text(const plan::Program& program, const KernelConfig& config) {
+std::string mod_text(const plan::TargetProgram& program, const KernelConfig& config) {
     const CompileOptions& options = program.options();
     const passes::DecomposedMod& decomposed = program.decomposed(config.decomposition);
     const bool is_whole = config.decomposition.of == plan::Decomposition::Of::none;
@@ -145,7 +145,7 @@ std::string mod_text(const plan::Program& program, const KernelConfig& config) {
                            .returns_max_scores = options.max_scores});
 }
 
-Result<CompiledKernel> compile_kernel(const plan::Program& program,
+Result<CompiledKernel> compile_kernel(const plan::TargetProgram& program,
                                       std::span<const KernelConfig> candidates,
                                       const plan::Variant* variant, cache::Store& store,
                                       const support::Watch& watch) {
@@ -189,9 +189,9 @@ Result<CompiledKernel> compile_kernel(const plan::Program& program,
     return made;
 }
 
-Result<CompiledPass> compile_pass(const plan::Program& program, const plan::Variant& variant,
+Result<CompiledPass> compile_pass(const plan::TargetProgram& program, const plan::Variant& variant,
                                   cache::Store& store, const support::Watch& watch) {
-    const plan::Program& own = plan::program_of(variant, program);
+    const plan::TargetProgram& own = plan::program_of(variant, program);
     // The other kernels are those for the main kernel's first candidate; they are made again if
     // another one is chosen.
     plan::PassPlan expected = plan::pass_of(program, variant, variant.candidates.front());
@@ -245,7 +245,7 @@ Result<CompiledPass> compile_pass(const plan::Program& program, const plan::Vari
     return pass;
 }
 
-Result<CompiledPlan> compile_plan(const plan::Program& program, const plan::KernelPlan& plan,
+Result<CompiledPlan> compile_plan(const plan::TargetProgram& program, const plan::KernelPlan& plan,
                                   cache::Store& store, const support::Watch& watch) {
     CompiledPlan result;
     std::vector<std::function<Result<void>()>> tasks;
@@ -278,14 +278,15 @@ Result<CompiledPlan> compile_plan(const plan::Program& program, const plan::Kern
     return result;
 }
 
-Result<void> check_kernels(const plan::Program& program, cache::Store& store) {
+Result<void> check_kernels(const plan::TargetProgram& program, cache::Store& store) {
     auto plan = plan_of(program);
     if (!plan) return plan.error();
     auto compiler = cuda::check_nvrtc(program.target().arch);
     if (compiler) compiler = check_nvrtc_arguments(program.mod());
     if (compiler) return {};
     // Without a compiler that can, every kernel must be in the cache or a pack.
-    const auto is_kept = [&](const plan::Program& own, std::span<const KernelConfig> candidates,
+    const auto is_kept = [&](const plan::TargetProgram& own,
+                             std::span<const KernelConfig> candidates,
                              const plan::Variant* variant) {
         const Making making(own, candidates, variant);
         cuda::Translation translation;
@@ -295,7 +296,7 @@ Result<void> check_kernels(const plan::Program& program, cache::Store& store) {
     for (const std::optional<KernelConfig>& config : {plan->block_mask, plan->lengths})
         if (config && !is_kept(program, std::span(&*config, 1), nullptr)) return compiler;
     const auto are_kept = [&](const plan::Variant& variant) {
-        const plan::Program& own = plan::program_of(variant, program);
+        const plan::TargetProgram& own = plan::program_of(variant, program);
         const plan::PassPlan pass = plan::pass_of(program, variant, variant.candidates.front());
         for (std::size_t i = 0; i < pass.kernels.size(); ++i)
             if (!(i == pass.main ? is_kept(own, variant.candidates, &variant)

@@ -15,13 +15,13 @@
 namespace flexc::api {
 
 // Like make_plan(), with facts about the mask that are known only from the kernels' text.
-Result<plan::KernelPlan> plan_of(const plan::Program& program);
+Result<plan::KernelPlan> plan_of(const plan::TargetProgram& program);
 
-std::string mod_text(const plan::Program& program, const plan::KernelConfig& config);
+std::string mod_text(const plan::TargetProgram& program, const plan::KernelConfig& config);
 
 // Compiles the first candidate that does not spill. variant: the one whose main kernel this is;
 // null for other kernels.
-Result<CompiledKernel> compile_kernel(const plan::Program& program,
+Result<CompiledKernel> compile_kernel(const plan::TargetProgram& program,
                                       std::span<const plan::KernelConfig> candidates,
                                       const plan::Variant* variant, cache::Store& store,
                                       const support::Watch& watch = {});
@@ -31,7 +31,7 @@ struct CompiledPass {
     plan::PassPlan plan;
     std::vector<CompiledKernel> kernels;
 };
-Result<CompiledPass> compile_pass(const plan::Program& program, const plan::Variant& variant,
+Result<CompiledPass> compile_pass(const plan::TargetProgram& program, const plan::Variant& variant,
                                   cache::Store& store, const support::Watch& watch);
 
 // The first variant of each pass, and the builder of block masks if there is one.
@@ -40,11 +40,11 @@ struct CompiledPlan {
     std::vector<CompiledPass> backward;               // none or one
     std::vector<CompiledKernel> block_masks, lengths; // none or one
 };
-Result<CompiledPlan> compile_plan(const plan::Program& program, const plan::KernelPlan& plan,
+Result<CompiledPlan> compile_plan(const plan::TargetProgram& program, const plan::KernelPlan& plan,
                                   cache::Store& store, const support::Watch& watch);
 
 // Returns the errors of compile_plan() that can be found without running a compiler.
-Result<void> check_kernels(const plan::Program& program, cache::Store& store);
+Result<void> check_kernels(const plan::TargetProgram& program, cache::Store& store);
 
 // Fails if the compiler or driver of this version does not accept kernels with as many argument
 // bytes as the program needs.

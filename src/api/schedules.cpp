@@ -11,7 +11,7 @@ namespace flexc {
 
 namespace {
 
-using Program = std::unique_ptr<const plan::Program>;
+using Program = std::unique_ptr<const plan::TargetProgram>;
 
 // Lowers the program for its forward alone; the caller sets options.schedule.
 Result<Program> program_of(std::string_view text, const CompileOptions& given,
@@ -33,8 +33,8 @@ Result<Program> program_of(std::string_view text, const CompileOptions& given,
     auto mod = api::lower_text(text, *options);
     if (!mod) return mod.error();
     options->backward = false;
-    return Program(
-        std::make_unique<plan::Program>(std::move(*mod), std::move(*options), std::move(*target)));
+    return Program(std::make_unique<plan::TargetProgram>(std::move(*mod), std::move(*options),
+                                                         std::move(*target)));
 }
 
 CompileOptions without_schedule(CompileOptions options) {

@@ -5,7 +5,7 @@
 #include "common/arguments.h"
 #include "common/exact_sum.h"
 #include "passes/gradient_order.h"
-#include "plan/program.h"
+#include "plan/target_program.h"
 
 namespace flexc::plan {
 
@@ -15,7 +15,7 @@ using Of = Length::Of;
 
 } // namespace
 
-Extent query_tiles(const Program& program, int tile) {
+Extent query_tiles(const TargetProgram& program, int tile) {
     // Each request starts a new tile.
     if (program.options().query_layout == Layout::ragged)
         return {
@@ -26,21 +26,21 @@ Extent query_tiles(const Program& program, int tile) {
 Extent key_tiles_of_each(int tile) {
     return {{{1, {{Of::batch}, {Of::kv_heads}, tiles_of(Of::keys, tile)}}}};
 }
-Extent key_tiles(const Program& program, int tile) {
+Extent key_tiles(const TargetProgram& program, int tile) {
     if (program.options().key_layout == Layout::ragged)
         return {{{1, {{Of::kv_heads}, tiles_of(Of::all_keys, tile)}},
                  {1, {{Of::kv_heads}, {Of::batch}}}}};
     return key_tiles_of_each(tile);
 }
 
-Extent padded_query_rows(const Program& program, int factor, int per) {
+Extent padded_query_rows(const TargetProgram& program, int factor, int per) {
     if (program.options().query_layout == Layout::ragged)
         return {{{factor, {{Of::heads}, {Of::all_queries, 0, kReferenceRows, per}}},
                  {std::int64_t{factor} * kReferenceRows / per, {{Of::heads}, {Of::batch}}}}};
     return {{{factor, {{Of::batch}, {Of::heads}, {Of::queries, 0, kReferenceRows, per}}}}};
 }
 
-void add_row_statistics(const Program& program, PassPlan& pass) {
+void add_row_statistics(const TargetProgram& program, PassPlan& pass) {
     Extent of_head = {{{1, {{Of::queries, 0, kReferenceRows}}}}};
     if (program.options().query_layout == Layout::ragged)
         of_head = {{{1, {{Of::all_queries, 0, kReferenceRows}}}, {kReferenceRows, {{Of::batch}}}}};
@@ -51,7 +51,7 @@ void add_row_statistics(const Program& program, PassPlan& pass) {
         {argument(&AttentionArguments::statistic_rows), std::move(of_head)});
 }
 
-Launch find_references(const Program& program, std::size_t kernel) {
+Launch find_references(const TargetProgram& program, std::size_t kernel) {
     return {.kernel = kernel,
             .entry = "flexc_backward_references",
             .blocks = query_tiles(program, kReferenceRows),
@@ -59,7 +59,7 @@ Launch find_references(const Program& program, std::size_t kernel) {
             .writes = {regions::row_statistics}};
 }
 
-void add_exact_sums(const Program& program, PassPlan& pass) {
+void add_exact_sums(const TargetProgram& program, PassPlan& pass) {
     const passes::Mod& mod = program.mod();
     if (!mod.deterministic) return;
     const std::vector<passes::ArgumentSlot> slots = passes::argument_slots(mod);
@@ -81,7 +81,7 @@ void add_fill_of_exact_sums(PassPlan& pass) {
     if (!pass.exact_gradients.empty()) pass.steps.push_back(Fill{regions::exact_sums});
 }
 
-void add_rounding(const Program& program, PassPlan& pass) {
+void add_rounding(const TargetProgram& program, PassPlan& pass) {
     if (!pass.exact_gradients.empty()) {
         pass.steps.push_back(RoundSums{pass.kernels.size()});
         pass.kernels.push_back({.kind = KernelKind::round_sums,

@@ -37,7 +37,8 @@ struct CodeForm {
     bool has_long_scores = false;
 };
 
-// Which of a program's decompositions of its score mod a kernel takes, see Program::decomposed().
+// Which of a program's decompositions of its score mod a kernel takes, see
+// TargetProgram::decomposed().
 struct Decomposition {
     enum class Of : std::uint8_t {
         none, // the kernel evaluates the mod whole

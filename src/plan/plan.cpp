@@ -76,7 +76,7 @@ std::string_view warning_about(const Target& target) {
     return "";
 }
 
-Result<KernelPlan> make_plan(const Program& program) {
+Result<KernelPlan> make_plan(const TargetProgram& program) {
     KernelPlan plan;
     auto forward = forward_variants(program);
     if (!forward) return forward.error();
@@ -90,9 +90,9 @@ Result<KernelPlan> make_plan(const Program& program) {
     return plan;
 }
 
-PassPlan pass_of(const Program& program, const Variant& variant, const KernelConfig& main) {
+PassPlan pass_of(const TargetProgram& program, const Variant& variant, const KernelConfig& main) {
     const Family& family = family_of(main);
-    const Program& own = program_of(variant, program);
+    const TargetProgram& own = program_of(variant, program);
     PassPlan pass =
         main.kind == KernelKind::forward ? family.forward(own, main) : family.backward(own, main);
     pass.is_of_inside_calls = passes::is_of_inside_calls(own.mod());

@@ -9,7 +9,7 @@
 
 #include "flexc/result.h"
 #include "plan/pass.h"
-#include "plan/program.h"
+#include "plan/target_program.h"
 #include "plan/variants.h"
 
 namespace flexc::plan {
@@ -34,10 +34,10 @@ struct KernelPlan {
 std::string_view warning_about(const Target& target);
 
 // Returns the kernels of a program, or an error if the options ask for kernels that do not exist.
-Result<KernelPlan> make_plan(const Program& program);
+Result<KernelPlan> make_plan(const TargetProgram& program);
 
 // Returns the pass of a variant whose main kernel is `main`, without Variant::further.
-PassPlan pass_of(const Program& program, const Variant& variant, const KernelConfig& main);
+PassPlan pass_of(const TargetProgram& program, const Variant& variant, const KernelConfig& main);
 // Adds the kernels and steps of one of Variant::further, before those that round gradients.
 void append(PassPlan& pass, PassPlan further);
 // Returns the tiles of a kernel's block mask; of_requests: the layout is not dense.
@@ -46,6 +46,6 @@ MaskTiling mask_tiling(const KernelConfig& kernel, bool of_requests);
 KernelConfig with_schedule(const Variant& variant, const ForwardSchedule& schedule);
 
 // Describes for people the first choice of each pass, its steps and its workspace.
-std::string text_of(const KernelPlan& plan, const Program& program);
+std::string text_of(const KernelPlan& plan, const TargetProgram& program);
 
 } // namespace flexc::plan

@@ -161,7 +161,7 @@ bool has_short(const std::vector<Variant>& variants) {
 
 } // namespace
 
-std::string text_of(const KernelPlan& plan, const Program& program) {
+std::string text_of(const KernelPlan& plan, const TargetProgram& program) {
     const CompileOptions& options = program.options();
     std::string text = formatted("for {}, {}, head dims {} and {}:\n", program.target().arch,
                                  name(options.dtype), options.head_dim, options.head_dim_v);

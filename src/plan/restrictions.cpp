@@ -6,7 +6,7 @@
 #include "passes/gradient_order.h"
 #include "passes/gradient_sum.h"
 #include "plan/arch/family.h"
-#include "plan/program.h"
+#include "plan/target_program.h"
 #include "plan/work.h"
 #include "support/key_layout.h"
 #include "support/text.h"
@@ -60,7 +60,7 @@ std::string_view why_not_by_element(const passes::Mod& mod) {
 }
 
 // Returns why specialized kernels cannot have these layouts; empty if they can.
-std::string_view why_not_layouts(const Program& program, KernelKind kind) {
+std::string_view why_not_layouts(const TargetProgram& program, KernelKind kind) {
     const ir::Program& ir = program.mod().program;
     if (kind == KernelKind::forward && !program.request(kind).sequences.scattered_in.empty())
         return "";
@@ -72,7 +72,7 @@ std::string_view why_not_layouts(const Program& program, KernelKind kind) {
 // Whether calls of some sizes have kernels of their own: many short sequences, of which a block
 // computes whole ones, and few queries. Memory is the bottleneck of both. Not if the options ask
 // for a kernel, or for results that do not depend on the rest of the batch.
-bool has_kernels_by_size(const Program& program, bool is_automatic) {
+bool has_kernels_by_size(const TargetProgram& program, bool is_automatic) {
     const CompileOptions& options = program.options();
     return is_automatic && options.schedule.empty() && !options.batch_invariant &&
            program.mod().program.is_dense() && !is_large(program.mod());
@@ -80,7 +80,7 @@ bool has_kernels_by_size(const Program& program, bool is_automatic) {
 
 } // namespace
 
-std::string_view why_generic(const Program& program, KernelKind kind) {
+std::string_view why_generic(const TargetProgram& program, KernelKind kind) {
     const CompileOptions& options = program.options();
     if (const std::string_view why = why_not_layouts(program, kind); !why.empty()) return why;
     if (options.kv_dtype) return "keys and values have eight bits";
@@ -92,7 +92,7 @@ std::string_view why_generic(const Program& program, KernelKind kind) {
     return kind == KernelKind::backward_fused ? why_not_by_element(program.mod()) : "";
 }
 
-std::string_view why_not_in_order(const Program& program) {
+std::string_view why_not_in_order(const TargetProgram& program) {
     const passes::Mod& mod = program.mod();
     if (const std::string_view why = why_not_layouts(program, KernelKind::backward_fused);
         !why.empty())
@@ -108,7 +108,7 @@ std::string_view why_not_in_order(const Program& program) {
     return specialized_family(fused.arch).why_not(fused);
 }
 
-std::string_view why_no_few_kernels(const Program& program) {
+std::string_view why_no_few_kernels(const TargetProgram& program) {
     const bool is_automatic = program.options().forward_kernel == ForwardKernel::automatic;
     if (program.needs_block_mask())
         return "tiles come from a block mask, which has those of other kernels";
@@ -116,7 +116,7 @@ std::string_view why_no_few_kernels(const Program& program) {
     return "the program, or what the options ask for, leaves no choice by size";
 }
 
-bool has_short_kernels(const Program& program, bool is_automatic) {
+bool has_short_kernels(const TargetProgram& program, bool is_automatic) {
     return has_kernels_by_size(program, is_automatic) && !program.options().kv_dtype;
 }
 
@@ -127,7 +127,7 @@ Result<void> check_request(const CompileOptions& options, const KernelRequest& r
     return {};
 }
 
-Result<void> check_chosen(const Program& program, const Variant& variant,
+Result<void> check_chosen(const TargetProgram& program, const Variant& variant,
                           const KernelConfig& main) {
     if (variant.calls != Calls::usual || !demands_specialized(program.options(), main.kind) ||
         main.family == specialized_family(program.target().number).name)

@@ -10,8 +10,8 @@
 #include "passes/gradient_order.h"
 #include "plan/arch/family.h"
 #include "plan/plan.h"
-#include "plan/program.h"
 #include "plan/restrictions.h"
+#include "plan/target_program.h"
 #include "plan/work.h"
 #include "support/text.h"
 
@@ -55,7 +55,7 @@ std::vector<KernelConfig> fewer_candidates(std::vector<KernelConfig> candidates)
     return few;
 }
 
-Variant make_variant(const Program& program, Calls calls, KernelRequest request) {
+Variant make_variant(const TargetProgram& program, Calls calls, KernelRequest request) {
     Variant result{calls, request, {}};
     result.candidates = candidates(result.request);
     const bool is_large_kernel = result.request.kind == KernelKind::forward
@@ -93,7 +93,7 @@ std::vector<int> short_rows(const KernelRequest& request) {
     return counts;
 }
 
-void add_short_variants(const Program& program, const KernelRequest& request,
+void add_short_variants(const TargetProgram& program, const KernelRequest& request,
                         std::vector<Variant>& variants) {
     for (const int rows : short_rows(request)) {
         KernelRequest of_short = generic_request(request);
@@ -105,7 +105,7 @@ void add_short_variants(const Program& program, const KernelRequest& request,
 }
 
 // Adds the variants of specialized forward kernels for many short sequences, if there are such.
-void add_specialized_short_variants(const Program& program, const KernelRequest& request,
+void add_specialized_short_variants(const TargetProgram& program, const KernelRequest& request,
                                     std::vector<Variant>& variants) {
     // Numbers of queries that fill most of their tiles of 256. With fewer than the first, all
     // kernels wait for memory alike.
@@ -124,7 +124,7 @@ void add_specialized_short_variants(const Program& program, const KernelRequest&
     }
 }
 
-Result<std::optional<ForwardSchedule>> asked_schedule(const Program& program) {
+Result<std::optional<ForwardSchedule>> asked_schedule(const TargetProgram& program) {
     const std::string& text = program.options().schedule;
     if (text.empty()) return std::optional<ForwardSchedule>();
     KernelRequest request = program.request(KernelKind::forward);
@@ -175,7 +175,7 @@ KernelRequest without_biases(KernelRequest request) {
 
 // Returns the options of a variant, which may be compiled when the caller's log does not exist any
 // more.
-CompileOptions options_of(const Program& program, Calls calls) {
+CompileOptions options_of(const TargetProgram& program, Calls calls) {
     CompileOptions options = program.options();
     if (calls == Calls::usual) return options;
     options.log = {};
@@ -185,12 +185,12 @@ CompileOptions options_of(const Program& program, Calls calls) {
 
 // Returns the variant of several kernels that share the gradients of buffers, by the mod of each;
 // nothing if there are none, or if specialized kernels cannot sum what is shared.
-std::optional<Variant> sharing_variant(const Program& program, Calls calls,
+std::optional<Variant> sharing_variant(const TargetProgram& program, Calls calls,
                                        const std::vector<passes::Mod>& mods, OtherRequest asked) {
     std::vector<Variant> kernels;
     const CompileOptions options = options_of(program, calls);
     for (const passes::Mod& mod : mods) {
-        auto own = std::make_shared<const Program>(mod, options, program.target());
+        auto own = std::make_shared<const TargetProgram>(mod, options, program.target());
         KernelRequest request = own->request(KernelKind::backward_fused);
         request.generic_because = why_generic(*own, KernelKind::backward_fused);
         request.gradients.are_alone = !kernels.empty();
@@ -253,7 +253,7 @@ bool needs_aligned_biases(const Variant& variant) {
 }
 
 // Returns the variants of a program, of which the first one is for these calls: usual or outside.
-Result<std::vector<Variant>> forward_variants_of(const Program& program, Calls calls) {
+Result<std::vector<Variant>> forward_variants_of(const TargetProgram& program, Calls calls) {
     auto schedule = asked_schedule(program);
     if (!schedule) return schedule.error();
     KernelRequest request = program.request(KernelKind::forward);
@@ -285,7 +285,7 @@ Result<std::vector<Variant>> forward_variants_of(const Program& program, Calls c
     return variants;
 }
 
-Result<std::vector<Variant>> backward_variants_of(const Program& program, Calls first) {
+Result<std::vector<Variant>> backward_variants_of(const TargetProgram& program, Calls first) {
     const CompileOptions& options = program.options();
     const std::string_view no_order = options.deterministic ? why_not_in_order(program) : "";
     KernelRequest request = program.request(KernelKind::backward_fused);
@@ -341,13 +341,13 @@ Result<std::vector<Variant>> backward_variants_of(const Program& program, Calls 
 // Returns the variants of a pass. Where some calls keep indices inside of buffers, these have
 // kernels of their own before those of others.
 Result<std::vector<Variant>>
-with_inside_calls(const Program& program,
-                  Result<std::vector<Variant>> (*variants_of)(const Program&, Calls)) {
+with_inside_calls(const TargetProgram& program,
+                  Result<std::vector<Variant>> (*variants_of)(const TargetProgram&, Calls)) {
     const std::vector<passes::Mod>& mods = program.mod().inside_calls;
     if (mods.empty()) return variants_of(program, Calls::usual);
     const auto inside = [&](Calls calls) {
-        return std::make_shared<const Program>(mods.front(), options_of(program, calls),
-                                               program.target());
+        return std::make_shared<const TargetProgram>(mods.front(), options_of(program, calls),
+                                                     program.target());
     };
     const auto usual = inside(Calls::usual);
     auto found = variants_of(*usual, Calls::usual);
@@ -368,7 +368,7 @@ with_inside_calls(const Program& program,
 
 } // namespace
 
-Result<std::vector<Variant>> forward_variants(const Program& program) {
+Result<std::vector<Variant>> forward_variants(const TargetProgram& program) {
     // Kinds of tables whose gradients are summed are nothing to it.
     const std::vector<passes::Mod>& mods = program.mod().inside_calls;
     if (mods.empty() || mods.front().inside_reads.empty())
@@ -376,7 +376,7 @@ Result<std::vector<Variant>> forward_variants(const Program& program) {
     return with_inside_calls(program, forward_variants_of);
 }
 
-Result<std::vector<Variant>> backward_variants(const Program& program) {
+Result<std::vector<Variant>> backward_variants(const TargetProgram& program) {
     return with_inside_calls(program, backward_variants_of);
 }
 

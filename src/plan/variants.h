@@ -11,7 +11,7 @@
 
 namespace flexc::plan {
 
-class Program;
+class TargetProgram;
 
 // Which calls a variant of a pass can serve.
 enum class Calls : std::uint8_t {
@@ -38,16 +38,16 @@ struct Variant {
     // The program of these kernels, if it is not the plan's: that of calls that keep indices inside
     // or, where several kernels share the gradients of buffers, that of this one's. Then also the
     // kernels that sum the others' after it. BufferGradients::are_alone of these.
-    std::shared_ptr<const Program> program = nullptr;
+    std::shared_ptr<const TargetProgram> program = nullptr;
     std::vector<Variant> further = {};
 };
 
 // Returns the program of a variant's kernels.
-inline const Program& program_of(const Variant& variant, const Program& of_plan) {
+inline const TargetProgram& program_of(const Variant& variant, const TargetProgram& of_plan) {
     return variant.program != nullptr ? *variant.program : of_plan;
 }
 
-Result<std::vector<Variant>> forward_variants(const Program& program);
-Result<std::vector<Variant>> backward_variants(const Program& program);
+Result<std::vector<Variant>> forward_variants(const TargetProgram& program);
+Result<std::vector<Variant>> backward_variants(const TargetProgram& program);
 
 } // namespace flexc::plan

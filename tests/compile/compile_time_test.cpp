@@ -92,7 +92,7 @@ std::string text_of(const Measured& program) {
     return text;
 }
 
-Kernel measure(const plan::Program& program, std::span<const plan::KernelConfig> candidates) {
+Kernel measure(const plan::TargetProgram& program, std::span<const plan::KernelConfig> candidates) {
     Kernel kernel;
     const auto attempt = [&](std::size_t at) -> Result<api::Attempt> {
         const double start = processor_seconds();
@@ -121,7 +121,7 @@ CompileOptions options_of(int head_dim) {
                            .backward = true});
 }
 
-plan::Program program_of(ir::Program program, int head_dim) {
+plan::TargetProgram program_of(ir::Program program, int head_dim) {
     const CompileOptions options = options_of(head_dim);
     auto mod = api::lower_program({dsl::Source("test", ""), std::move(program), ""}, options);
     REQUIRE_MESSAGE(mod.has_value(), (mod ? "" : mod.error().message));
@@ -129,7 +129,7 @@ plan::Program program_of(ir::Program program, int head_dim) {
 }
 
 // All kernels that compile() makes.
-std::vector<Kernel> measure(const plan::Program& program) {
+std::vector<Kernel> measure(const plan::TargetProgram& program) {
     const auto plan = api::plan_of(program);
     REQUIRE(plan.has_value());
     std::vector<Kernel> kernels;
@@ -146,7 +146,7 @@ std::vector<Kernel> measure(const plan::Program& program) {
 
 // Seconds that one small kernel takes, which tell how slow the machine is now.
 double reference_seconds() {
-    static const plan::Program kProgram =
+    static const plan::TargetProgram kProgram =
         program_of(*front::compile_text({.source = {"<test>", std::string("score")}}).program, 64);
     static const plan::KernelPlan kPlan = *api::plan_of(kProgram);
     return measure(kProgram, std::span(&kPlan.forward.back().candidates.front(), 1)).seconds();
@@ -195,7 +195,7 @@ std::vector<ir::NodeId> derivatives(const passes::Mod& mod) {
     return roots;
 }
 
-std::size_t nodes_of_derivatives(const plan::Program& program) {
+std::size_t nodes_of_derivatives(const plan::TargetProgram& program) {
     return ir::reachable(program.mod().program.graph, derivatives(program.mod())).size();
 }
 
@@ -227,7 +227,7 @@ std::vector<std::pair<std::string, ir::Program>> random_programs(const Choice& c
             test::random_program(seed, {.operators = operators, .integers = choice.integers});
         // The language lets no mask use the score.
         if (reads_score(program, program.mask)) continue;
-        const plan::Program planned = program_of(program, 64);
+        const plan::TargetProgram planned = program_of(program, 64);
         const int instructions =
             planned.request(plan::KernelKind::backward_fused).work.element_instructions;
         const std::size_t nodes = nodes_of_derivatives(planned);

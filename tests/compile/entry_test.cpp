@@ -28,7 +28,7 @@ struct Shared {
           variant(backward ? kernels.backward.front() : kernels.forward.front()) {}
 
     test::Scratch scratch;
-    plan::Program program;
+    plan::TargetProgram program;
     plan::KernelPlan kernels;
     const plan::Variant& variant;
     std::shared_ptr<cache::Store> store = cache::Store::open(scratch.options());

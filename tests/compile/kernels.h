@@ -37,8 +37,8 @@ inline Result<passes::Mod> lower_text(const std::string& text, int head_dim, int
 }
 
 // The kernel of that kind, in whichever variant has one.
-inline Result<api::CompiledKernel> compile_kind(const plan::Program& program, plan::KernelKind kind,
-                                                cache::Store& store) {
+inline Result<api::CompiledKernel> compile_kind(const plan::TargetProgram& program,
+                                                plan::KernelKind kind, cache::Store& store) {
     const auto plan = api::plan_of(program);
     if (!plan) return plan.error();
     if (kind == plan::KernelKind::block_mask && plan->block_mask)
@@ -46,7 +46,7 @@ inline Result<api::CompiledKernel> compile_kind(const plan::Program& program, pl
     for (const std::vector<plan::Variant>* variants : {&plan->forward, &plan->backward})
         for (const plan::Variant& variant : *variants) {
             const plan::PassPlan pass = plan::pass_of(program, variant, variant.candidates.front());
-            const plan::Program& own = plan::program_of(variant, program);
+            const plan::TargetProgram& own = plan::program_of(variant, program);
             if (pass.kernels[pass.main].kind == kind)
                 return api::compile_kernel(own, variant.candidates, &variant, store);
             for (const plan::KernelConfig& config : pass.kernels)
@@ -77,7 +77,7 @@ inline Result<api::CompiledKernel> compile_case(const KernelCase& one) {
     options.deterministic = one.deterministic;
     options.cache = {.memory = false, .disk = false};
     const auto store = cache::Store::open(options.cache);
-    const plan::Program program(std::move(*mod), std::move(options), *target);
+    const plan::TargetProgram program(std::move(*mod), std::move(options), *target);
     return compile_kind(program, one.kind, *store);
 }
 
@@ -94,7 +94,7 @@ struct PlannedProgram {
                                    *store);
     }
 
-    plan::Program program;
+    plan::TargetProgram program;
     plan::KernelPlan plan;
 };
 

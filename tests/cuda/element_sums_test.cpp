@@ -16,7 +16,7 @@
 #include "host_module.h"
 #include "plan/arch/sm90/sm90.h"
 #include "plan/plan.h"
-#include "plan/program.h"
+#include "plan/target_program.h"
 #include "random_data.h"
 #include "random_program.h"
 #include "replaced.h"
@@ -89,7 +89,7 @@ struct ForwardOf {
     plan::KernelConfig config;
     const passes::DecomposedMod& decomposed;
 
-    explicit ForwardOf(const plan::Program& program)
+    explicit ForwardOf(const plan::TargetProgram& program)
         : config(plan::candidates(program.request(plan::KernelKind::forward)).front()),
           decomposed(program.decomposed(config.decomposition)) {}
 };
@@ -124,7 +124,7 @@ int check(const std::string& text, int head_dim, std::mt19937& random) {
     CompileOptions options;
     options.dtype = below(2) == 0 ? DType::f16 : DType::bf16;
     options.head_dim = options.head_dim_v = head_dim;
-    const plan::Program program(*mod, options, *plan::target_of("sm_90a"));
+    const plan::TargetProgram program(*mod, options, *plan::target_of("sm_90a"));
     const ForwardOf kernel(program);
     const plan::sm90::Forward* const forward = plan::sm90::forward_of(kernel.config);
     REQUIRE(forward != nullptr);
@@ -219,7 +219,7 @@ TEST_CASE("elements whose sums are computed at once are as many as have register
         CompileOptions options;
         options.dtype = DType::bf16;
         options.head_dim = options.head_dim_v = one.head_dim;
-        const plan::Program program(std::move(*mod), options, *plan::target_of("sm_90a"));
+        const plan::TargetProgram program(std::move(*mod), options, *plan::target_of("sm_90a"));
         CHECK(ForwardOf(program).config.sum_elements == one.elements);
     }
 }

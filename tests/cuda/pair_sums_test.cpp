@@ -20,7 +20,7 @@
 #include "passes/gradient_sum.h"
 #include "plan/arch/sm90/sm90.h"
 #include "plan/plan.h"
-#include "plan/program.h"
+#include "plan/target_program.h"
 #include "random_data.h"
 #include "random_program.h"
 #include "sm90/arguments.h"
@@ -102,7 +102,7 @@ plan::KernelConfig backward_of(const passes::Mod& mod, DType dtype, int head_dim
     CompileOptions options;
     options.dtype = dtype;
     options.head_dim = options.head_dim_v = head_dim;
-    const plan::Program program(mod, options, *plan::target_of("sm_90a"));
+    const plan::TargetProgram program(mod, options, *plan::target_of("sm_90a"));
     return plan::candidates(program.request(plan::KernelKind::backward_fused)).front();
 }
 

@@ -16,7 +16,7 @@
 #include "host_module.h"
 #include "plan/arch/sm90/sm90.h"
 #include "plan/plan.h"
-#include "plan/program.h"
+#include "plan/target_program.h"
 #include "random_data.h"
 #include "replaced.h"
 #include "warp_logits.h"
@@ -102,7 +102,7 @@ std::vector<int> check(const Case& one, std::mt19937& random, int rounds) {
     CompileOptions options;
     options.dtype = DType::bf16;
     options.head_dim = options.head_dim_v = one.head_dim;
-    const plan::Program program(*mod, options, *plan::target_of("sm_90a"));
+    const plan::TargetProgram program(*mod, options, *plan::target_of("sm_90a"));
     const plan::KernelRequest request = program.request(plan::KernelKind::forward);
     REQUIRE(!request.terms.with_shifts.empty());
     CHECK(request.terms.with_shifts.front().tiles.size() == one.reads);

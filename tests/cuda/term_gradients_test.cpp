@@ -136,8 +136,8 @@ TEST_CASE("such terms leave nothing to the main backward but sums over diagonals
             options.deterministic = deterministic;
             passes::PipelineOptions lowering;
             lowering.deterministic = deterministic;
-            plan::Program program(test::lowered(buffers + "score_mod = " + score, lowering),
-                                  options, *plan::target_of("sm_90a"));
+            plan::TargetProgram program(test::lowered(buffers + "score_mod = " + score, lowering),
+                                        options, *plan::target_of("sm_90a"));
             const auto plan = plan::make_plan(program);
             REQUIRE(plan);
             const plan::Variant& usual = plan->backward.front();

@@ -19,7 +19,7 @@ namespace {
 std::string kernel_of_few(const std::string& text, const CompileOptions& options) {
     auto mod = test::lowered(
         text, {.backward = false, .head_dim = options.head_dim, .head_dim_v = options.head_dim_v});
-    const Program program(std::move(mod), options, *target_of("sm_90a"));
+    const TargetProgram program(std::move(mod), options, *target_of("sm_90a"));
     const auto plan = make_plan(program);
     REQUIRE(plan);
     const auto found = std::ranges::find(plan->forward, Calls::few_queries, &Variant::calls);

@@ -24,7 +24,7 @@ CompileOptions options_of(int head_dim) {
     return {.dtype = DType::bf16, .head_dim = head_dim, .head_dim_v = head_dim, .backward = true};
 }
 
-Program program_of(const std::string& text, const CompileOptions& options) {
+TargetProgram program_of(const std::string& text, const CompileOptions& options) {
     return {test::lowered(text, {.deterministic = options.deterministic,
                                  .divides_by_derivative = true,
                                  .head_dim = options.head_dim,
@@ -34,7 +34,7 @@ Program program_of(const std::string& text, const CompileOptions& options) {
 
 // Returns the number of kernels that share gradients, for the usual calls.
 std::size_t count_kernels(const std::string& text, const CompileOptions& options) {
-    const Program program = program_of(text, options);
+    const TargetProgram program = program_of(text, options);
     const auto plan = make_plan(program);
     REQUIRE(plan);
     for (const Variant& variant : plan->backward) {
@@ -102,7 +102,7 @@ TEST_CASE("tables of which elements compute entries have a kernel where the firs
 TEST_CASE("tables whose extents a call binds have a kernel for what a block has room for") {
     // Of each variant: whose calls, kernels, and the most entries; - for any number.
     const auto variants = [](const std::string& text, const CompileOptions& options) {
-        const Program program = program_of(text, options);
+        const TargetProgram program = program_of(text, options);
         const auto plan = make_plan(program);
         REQUIRE(plan);
         std::string found;
@@ -146,7 +146,7 @@ TEST_CASE("tables whose extents a call binds have a kernel for what a block has 
 
 TEST_CASE("the entries of tables are those of the text and of a call") {
     const auto tables = [](const std::string& text) {
-        const Program program = program_of(text, options_of(64));
+        const TargetProgram program = program_of(text, options_of(64));
         const auto plan = make_plan(program);
         REQUIRE(plan);
         const Variant& first = plan->backward.front();
@@ -172,7 +172,7 @@ TEST_CASE("the entries of tables are those of the text and of a call") {
 TEST_CASE("a pass of several kernels finds statistics once and rounds gradients last") {
     CompileOptions options = options_of(64);
     options.gradient_type = GradientType::buffer;
-    const Program program = program_of(kTwoTables, options);
+    const TargetProgram program = program_of(kTwoTables, options);
     const auto plan = make_plan(program);
     REQUIRE(plan);
     const Variant& first = plan->backward.front();

@@ -13,8 +13,8 @@ using namespace flexc::plan;
 
 namespace {
 
-Program program_of(const std::string& text, const CompileOptions& options,
-                   const char* arch = "sm_90a") {
+TargetProgram program_of(const std::string& text, const CompileOptions& options,
+                         const char* arch = "sm_90a") {
     return {test::lowered(text, {.deterministic = options.deterministic,
                                  .head_dim = options.head_dim,
                                  .head_dim_v = options.head_dim_v}),
@@ -23,7 +23,7 @@ Program program_of(const std::string& text, const CompileOptions& options,
 CompileOptions options_of(int head_dim) {
     return {.dtype = DType::bf16, .head_dim = head_dim, .head_dim_v = head_dim, .backward = true};
 }
-bool is_of_inside_calls(const Program& program, const Variant& variant) {
+bool is_of_inside_calls(const TargetProgram& program, const Variant& variant) {
     const PassPlan pass = pass_of(program, variant, variant.candidates.front());
     CHECK(pass.is_of_inside_calls == !program_of(variant, program).mod().inside_reads.empty());
     return pass.is_of_inside_calls;
@@ -37,7 +37,7 @@ constexpr const char* kAtTheEnd = "buffer t: bf16[H, KV_LEN, KV_LEN] grad\n"
 TEST_CASE("calls that keep indices inside have the first variants, and others take any") {
     for (const std::string mask : {"", "mask_mod = (q_idx // 40) % 2 == (kv_idx // 40) % 2\n"})
         for (const int head_dim : {64, 128}) {
-            const Program program = program_of(kAtTheEnd + mask, options_of(head_dim));
+            const TargetProgram program = program_of(kAtTheEnd + mask, options_of(head_dim));
             const auto plan = make_plan(program);
             REQUIRE(plan);
             for (const std::vector<Variant>* variants : {&plan->forward, &plan->backward}) {
@@ -61,7 +61,7 @@ TEST_CASE("calls that keep indices inside have the first variants, and others ta
 }
 
 TEST_CASE("other programs, and architectures, have no variants for such calls") {
-    const auto has_variants = [](const Program& program) {
+    const auto has_variants = [](const TargetProgram& program) {
         const auto plan = make_plan(program);
         REQUIRE(plan);
         return std::ranges::any_of(plan->backward, [&](const Variant& variant) {

@@ -134,7 +134,7 @@ TEST_CASE("a usual program has several kernels for Hopper to choose from") {
 namespace {
 
 // `count` functions of the score, one after the other.
-std::unique_ptr<Program> nested_program(int count, const std::string& mask) {
+std::unique_ptr<TargetProgram> nested_program(int count, const std::string& mask) {
     std::string score = "score";
     for (int i = 0; i < count; ++i)
         score = "tanh(" + score + " * 0.5)";

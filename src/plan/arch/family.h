@@ -13,7 +13,7 @@
 
 namespace flexc::plan {
 
-class Program;
+class TargetProgram;
 
 struct Family {
     std::string_view name;   // "sm90"
@@ -35,9 +35,9 @@ struct Family {
     // first; null if the family has only one way.
     std::vector<ForwardSchedule> (*schedules)(const KernelRequest& request);
     // Builds the pass that has `main`, one of the candidates, as its main kernel.
-    PassPlan (*forward)(const Program& program, const KernelConfig& main);
+    PassPlan (*forward)(const TargetProgram& program, const KernelConfig& main);
     // null: the family has a forward alone.
-    PassPlan (*backward)(const Program& program, const KernelConfig& main);
+    PassPlan (*backward)(const TargetProgram& program, const KernelConfig& main);
     // Describes for people, in indented lines, what KernelConfig::of_family holds; null: nothing.
     std::string (*describe)(const KernelConfig& config);
 };

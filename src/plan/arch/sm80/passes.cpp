@@ -3,7 +3,7 @@
 
 #include "plan/arch/sm80/sm80.h"
 #include "plan/gradients.h"
-#include "plan/program.h"
+#include "plan/target_program.h"
 
 #include "sm80/arguments.h"
 
@@ -17,7 +17,7 @@ constexpr Region kDelta{"delta"}, kDqAccumulator{"dq_accumulator"},
     kPartialResults{"partial_results"};
 
 // Returns the number of floats in a workspace array with `columns` floats for each query.
-Extent query_rows(const Program& program, int columns) {
+Extent query_rows(const TargetProgram& program, int columns) {
     if (program.options().query_layout == Layout::ragged)
         return {{{columns, {{Of::heads}, {Of::all_queries}}}}};
     return {{{columns, {{Of::batch}, {Of::heads}, {Of::queries}}}}};
@@ -34,7 +34,8 @@ void make_persistent(const KernelConfig& main, Launch& launch) {
 struct FewLaunches {
     Launch attend, merge;
 };
-FewLaunches few_launches(const Program& program, std::size_t kernel, const KernelConfig& config) {
+FewLaunches few_launches(const TargetProgram& program, std::size_t kernel,
+                         const KernelConfig& config) {
     const KernelRequest request = program.request(KernelKind::forward);
     // Each block computes one or more such tiles.
     const ::sm80::TileSizes tile = sizes(request, config.block);
@@ -61,10 +62,10 @@ FewLaunches few_launches(const Program& program, std::size_t kernel, const Kerne
 }
 
 // Returns how many floats a row of a part's results has: its output, maximum and sum.
-int partial_columns(const Program& program) { return program.options().head_dim_v + 2; }
+int partial_columns(const TargetProgram& program) { return program.options().head_dim_v + 2; }
 
 // The pass of dense tensors with few queries.
-PassPlan forward_of_few(const Program& program, const KernelConfig& main) {
+PassPlan forward_of_few(const TargetProgram& program, const KernelConfig& main) {
     PassPlan pass;
     pass.kernels = {main};
     pass.workspace = {{.region = kPartialResults,
@@ -78,7 +79,7 @@ PassPlan forward_of_few(const Program& program, const KernelConfig& main) {
     return pass;
 }
 
-PassPlan forward(const Program& program, const KernelConfig& main) {
+PassPlan forward(const TargetProgram& program, const KernelConfig& main) {
     if (main.sequences.has_few_queries) return forward_of_few(program, main);
     PassPlan pass;
     pass.kernels = {main};
@@ -89,7 +90,7 @@ PassPlan forward(const Program& program, const KernelConfig& main) {
 }
 
 // Adds the steps that find, for each query, the reference of its weights, and delta.
-void add_delta(const Program& program, bool has_sink, PassPlan& pass) {
+void add_delta(const TargetProgram& program, bool has_sink, PassPlan& pass) {
     pass.steps.push_back(find_references(program, pass.main));
     const KernelConfig& kernel = pass.kernels.front();
     Launch of_delta = launch_of(0, kernel, query_tiles(program, kernel.block.query_tile));
@@ -101,7 +102,7 @@ void add_delta(const Program& program, bool has_sink, PassPlan& pass) {
     pass.steps.push_back(std::move(of_delta));
 }
 
-PassPlan backward(const Program& program, const KernelConfig& main) {
+PassPlan backward(const TargetProgram& program, const KernelConfig& main) {
     const bool is_split = main.kind == KernelKind::backward_dkdv;
     const bool is_short = main.sequences.is_short; // the main kernel computes dq too
     const bool is_fused = !is_split && !is_short;
@@ -156,7 +157,7 @@ PassPlan backward(const Program& program, const KernelConfig& main) {
 
 } // namespace
 
-void add_few_queries(const Program& program, PassPlan& pass) {
+void add_few_queries(const TargetProgram& program, PassPlan& pass) {
     std::get<Launch>(pass.steps.back()).of_many_rows = true;
     const KernelRequest request = program.request(KernelKind::forward);
     pass.kernels.push_back(few_queries_kernel(request));

@@ -27,7 +27,7 @@ KernelConfig few_queries_kernel(const KernelRequest& request);
 bool is_of_warpgroups(const KernelConfig& config); // its blocks of many rows use wgmma
 // Adds the kernel for few queries to a forward pass, ahead of its last launch, which then skips the
 // requests that have few queries.
-void add_few_queries(const Program& program, PassPlan& pass);
+void add_few_queries(const TargetProgram& program, PassPlan& pass);
 // Candidates for backward_fused, which adds to dq with atomics, and for backward_dkdv, which leaves
 // dq to query_kernel().
 std::vector<KernelConfig> backward_candidates(const KernelRequest& request);

@@ -11,7 +11,7 @@
 #include "passes/gradient_sum.h"
 #include "passes/grid_gradient.h"
 #include "plan/gradients.h"
-#include "plan/program.h"
+#include "plan/target_program.h"
 #include "support/text.h"
 
 #include "sm90/arguments.h"
@@ -121,7 +121,7 @@ void add_tabulated(const Forward& forward, const passes::KeyKinds& kinds, PassPl
     pass.steps.push_back(std::move(tabulate));
 }
 
-PassPlan forward(const Program& program, const KernelConfig& main) {
+PassPlan forward(const TargetProgram& program, const KernelConfig& main) {
     PassPlan pass;
     pass.kernels = {main};
     const Forward& forward = *forward_of(main);
@@ -159,7 +159,7 @@ bool sums_distances(const passes::Mod& mod, const KernelConfig& main) {
 bool tabulates_distances(const passes::Mod& mod) { return !passes::distance_values(mod).empty(); }
 
 // Adds the regions of sums and values by distance that the fused kernel `main` needs.
-void add_distance_regions(const Program& program, const KernelConfig& main, PassPlan& pass) {
+void add_distance_regions(const TargetProgram& program, const KernelConfig& main, PassPlan& pass) {
     const passes::Mod& mod = program.mod();
     const auto region = [&](Region which, auto member, std::size_t of_each, std::size_t bytes) {
         const auto factor = static_cast<std::int64_t>(of_each);
@@ -191,7 +191,7 @@ void add_expansion(const passes::Mod& mod, PassPlan& pass) {
 }
 
 // Adds the launch of the fused kernel. written: regions, beside sums by distance.
-void add_fused(const Program& program, std::size_t kernel, std::vector<Region> written,
+void add_fused(const TargetProgram& program, std::size_t kernel, std::vector<Region> written,
                PassPlan& pass) {
     const KernelConfig& main = pass.kernels[kernel];
     Launch fused = launch_of(kernel, main, key_tiles(program, main.block.key_tile));
@@ -228,7 +228,7 @@ void set_conditions(const passes::Mod& mod, const KernelConfig& main, PassPlan& 
 
 // The steps of a kernel for gradients of buffers alone, which follow those of one that has computed
 // dq, dk and dv from the same statistics of rows, and has filled the gradients with zeros.
-PassPlan gradients_alone(const Program& program, const KernelConfig& main) {
+PassPlan gradients_alone(const TargetProgram& program, const KernelConfig& main) {
     const passes::Mod& mod = program.mod();
     PassPlan pass;
     pass.kernels = {main};
@@ -242,7 +242,7 @@ PassPlan gradients_alone(const Program& program, const KernelConfig& main) {
 }
 
 // Whether blocks report when they have added to dq.
-bool reports_additions(const Program& program, const KernelConfig& main) {
+bool reports_additions(const TargetProgram& program, const KernelConfig& main) {
     return !shares_keys(program.request(main.kind)) && !main.sums.adds_bias_gradients;
 }
 
@@ -256,7 +256,8 @@ void add_region(PassPlan& pass, Region region, auto member, Extent elements,
 
 // Adds the counters by which blocks of the fused kernel know of one another, and returns them. The
 // delta kernel clears them.
-std::vector<Region> add_counters(const Program& program, const KernelConfig& main, PassPlan& pass) {
+std::vector<Region> add_counters(const TargetProgram& program, const KernelConfig& main,
+                                 PassPlan& pass) {
     using Arguments = ::sm90::KernelArguments;
     std::vector<Region> counters;
     const auto add = [&](Region region, auto member, Extent elements) {
@@ -278,7 +279,7 @@ std::vector<Region> add_counters(const Program& program, const KernelConfig& mai
     return counters;
 }
 
-PassPlan backward(const Program& program, const KernelConfig& main) {
+PassPlan backward(const TargetProgram& program, const KernelConfig& main) {
     if (main.gradients_are_alone) return gradients_alone(program, main);
     using Arguments = ::sm90::KernelArguments;
     const passes::Mod& mod = program.mod();

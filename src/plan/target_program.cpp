@@ -1,4 +1,4 @@
-#include "plan/program.h"
+#include "plan/target_program.h"
 
 #include <algorithm>
 #include <utility>
@@ -109,7 +109,7 @@ BufferGradients buffer_gradients(const passes::Mod& mod) {
 
 } // namespace
 
-Program::Program(passes::Mod mod, CompileOptions options, Target target)
+TargetProgram::TargetProgram(passes::Mod mod, CompileOptions options, Target target)
     : mod_(std::move(mod)), options_(std::move(options)), target_(std::move(target)),
       needs_block_mask_(needs_block_mask_of(mod_)),
       decompositions_(mod_, options_, needs_block_mask_) {
@@ -118,7 +118,7 @@ Program::Program(passes::Mod mod, CompileOptions options, Target target)
     backward_ = backward_request(common);
 }
 
-KernelRequest Program::common_request() const {
+KernelRequest TargetProgram::common_request() const {
     KernelRequest request;
     request.arch = target_.number;
     request.has_own_instructions = target_.has_own_instructions;
@@ -144,7 +144,7 @@ KernelRequest Program::common_request() const {
     return request;
 }
 
-KernelRequest Program::forward_request(KernelRequest request) const {
+KernelRequest TargetProgram::forward_request(KernelRequest request) const {
     request.kind = KernelKind::forward;
     std::vector<ir::NodeId> roots = {mod_.score};
     request.work.read_instructions = read_instructions(mod_, roots);
@@ -156,7 +156,7 @@ KernelRequest Program::forward_request(KernelRequest request) const {
     return request;
 }
 
-KernelRequest Program::backward_request(KernelRequest request) const {
+KernelRequest TargetProgram::backward_request(KernelRequest request) const {
     request.kind = KernelKind::backward_fused;
     if (mod_.d_score == ir::kNoNode) return request;
     request.sums = joint_sums(mod_);
@@ -182,7 +182,7 @@ KernelRequest Program::backward_request(KernelRequest request) const {
     return request;
 }
 
-KernelRequest Program::request(KernelKind kind) const {
+KernelRequest TargetProgram::request(KernelKind kind) const {
     KernelRequest request = kind == KernelKind::forward ? forward_ : backward_;
     request.kind = kind;
     return request;

@@ -1,4 +1,5 @@
-// A mod and the options of its kernels. Everything that choices depend on is computed once, here.
+// A program for a target: a mod, and the options and the architecture of its kernels. Everything
+// that choices depend on is computed once, here.
 #pragma once
 
 #include "flexc/options.h"
@@ -9,11 +10,11 @@
 
 namespace flexc::plan {
 
-class Program {
+class TargetProgram {
   public:
-    Program(passes::Mod mod, CompileOptions options, Target target);
-    Program(const Program&) = delete; // its parts refer to one another
-    Program& operator=(const Program&) = delete;
+    TargetProgram(passes::Mod mod, CompileOptions options, Target target);
+    TargetProgram(const TargetProgram&) = delete; // its parts refer to one another
+    TargetProgram& operator=(const TargetProgram&) = delete;
 
     const passes::Mod& mod() const { return mod_; }
     const CompileOptions& options() const { return options_; }
