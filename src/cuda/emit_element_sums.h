@@ -12,9 +12,9 @@
 
 namespace flexc::cuda {
 
-// Members of a type for the terms of one counter: its type and range; the parameter that is its
-// value; and "Parts parts(at, carried, counter)", these values of a term. given: what elements
-// carry.
+// Members of a type for the terms of one counter: the counter's type and range; a parameter for its
+// value; and "Parts parts(at, carried, counter)", the `values` of a term. given: values that
+// elements compute before the loop, and carry into it.
 std::string counter_range(const SymbolTable& symbols, ir::NodeId counter);
 std::string counter_parameter(const SymbolTable& symbols, ir::NodeId counter);
 std::string term_parts(const SymbolTable& symbols, ir::NodeId counter,
@@ -25,15 +25,15 @@ void fill_enter(Body& body, const std::vector<ir::NodeId>& given);
 // Says in the body of an element's function that the sums are in At::sums.
 void provide_totals(Body& body, const std::vector<ir::NodeId>& sums);
 
-// Sums that a forward computes for some of a thread's elements at once: of which At::sums is an
-// array.
+// Returns the sums that a forward computes for some of a thread's elements at once. At::sums is an
+// array of their values.
 std::vector<ir::NodeId> sums_at_once(const passes::Mod& mod, const passes::ScoreParts& parts,
                                      const plan::KernelConfig& config);
 
 // Member template visit_terms(visit), which calls visit with each of `count` types of this name.
 std::string visit_function(std::string_view function, std::string_view types, int count);
-// Policy of these sums, for so many elements at once. given: what elements carry. functions: text
-// of enter() and the like.
+// Emits the policy ElementSums of these sums, for so many elements at once. given: as above.
+// functions: text of enter() and the like.
 std::string emit_element_sums(const SymbolTable& symbols, const std::vector<ir::NodeId>& sums,
                               const std::vector<ir::NodeId>& given, int elements,
                               const std::string& functions);

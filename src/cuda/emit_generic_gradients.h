@@ -10,20 +10,20 @@
 
 namespace flexc::cuda {
 
-// Returns real values of an element that gradients of a sum's terms share, and the score if an
-// index uses it. The function that computes the joint values passes them on. terms: of these
-// gradients, those that the kernel sums over its tiles.
+// Returns the values of an element that joint() passes on to the functions of gradients: real ones
+// that all terms of a sum() share, and the score if an index uses it. terms: those of the gradients
+// that the kernel sums over its tiles.
 std::vector<ir::NodeId> carried(const SymbolTable& symbols,
                                 const std::vector<passes::ReadGradient>& terms,
                                 const std::vector<passes::ReadGradient>& gradients);
 
-// All but those that it sums as tables or over the batch, and terms. given: what the joint values
-// carry.
+// Emits the functions for the gradients that the kernel does not sum as tables, over the batch or
+// by term. given: carried().
 std::string emit_generic_gradients(const SymbolTable& symbols,
                                    const std::vector<passes::ReadGradient>& gradients,
                                    const std::vector<ir::NodeId>& given, passes::TileSums tile);
 
-// Gradients that a backward of short sequences sums over all sequences of a head.
+// Emits the gradients that a backward of short sequences sums over all sequences of a head.
 std::string emit_shared_gradient(const SymbolTable& symbols,
                                  const std::vector<passes::ReadGradient>& gradients,
                                  passes::TileSums tile);

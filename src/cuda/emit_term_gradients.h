@@ -1,4 +1,4 @@
-// The part of mod.cuh about gradients of what the terms of sums read.
+// The part of mod.cuh about gradients of what the terms of a sum() read.
 #pragma once
 
 #include <string>
@@ -9,15 +9,17 @@
 
 namespace flexc::cuda {
 
-// Addresses and factors of those that a fold kernel adds: terms_by_distance().
+// Emits addresses and factors of the gradients that a fold kernel adds. terms: terms_by_distance().
 std::string emit_term_gradients(const SymbolTable& symbols,
                                 const std::vector<passes::ReadGradient>& terms);
 
-// Returns what enters the terms of these gradients and of sums, which elements carry (`given`).
+// Returns the values of an element that enter terms, of these gradients and of `sums`: an element
+// computes them before the loops over terms, which are given them.
 std::vector<ir::NodeId> carried_by_terms(const SymbolTable& symbols,
                                          const std::vector<passes::ReadGradient>& gradients,
                                          const std::vector<ir::NodeId>& sums);
-// What a kernel asks of those that it sums over its tiles: terms_of_kernel().
+// Emits what a kernel needs of the gradients that it sums over its tiles. terms: terms_of_kernel();
+// given: carried_by_terms().
 std::string emit_term_sums(const SymbolTable& symbols, const plan::KernelConfig& config,
                            const std::vector<passes::ReadGradient>& terms,
                            const std::vector<ir::NodeId>& given);

@@ -79,14 +79,14 @@ struct BackwardStorage {
     // Words for sums of tables or grids: for each warp that sums; in a generic backward, for each
     // table.
     int table_words = 0;
-    // Instead, of all tables whose entries have copies that a block's elements are added to, and
-    // the number of copies as a power of two.
+    // Instead of these words: the entries of all tables, of each of which a block has
+    // 2^entry_copy_shift copies that its elements are added to.
     int entries = 0, entry_copy_shift = 0;
     // A call's sizes decide how many entries and copies there are: `entries` is then the most.
     bool entries_are_bound = false;
     int kind_words = 0; // beside table_words, for products that sum one of several tables
-    int term_words = 0; // for sums of the terms of sums: for each warp that computes elements
-    int term_keys = 0;  // of such a warp, each of which has words of its own
+    int term_words = 0; // for gradients of the terms of sums, for each warp that computes elements
+    int term_keys = 0;  // keys of such a warp, each of which has words of its own
 };
 
 // When a compiled kernel gives way to a later candidate, in bytes that it spills.

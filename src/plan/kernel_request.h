@@ -56,7 +56,7 @@ struct Work {
     int read_instructions = 0;    // plan::read_instructions(), without the mask
     ScoreWork of_score;           // plan::score_work()
     bool is_long = false;         // plan::is_long()
-    // Those of a fused backward alone, by the functions of these names.
+    // Of a fused backward alone; each is what the function of this name in plan/work.h says.
     int row_instructions = 0, copied_instructions = 0;
     bool is_large = false, takes_roots = false;
 
@@ -64,8 +64,8 @@ struct Work {
     bool reads_much() const { return read_instructions > kFewInstructions; }
 };
 
-// What a forward may do with the score mod as passes::decompose_score() decomposes it; each
-// function of that name in passes/decompose.h says whether.
+// What a forward may do with the score mod as passes::decompose_score() decomposes it. Members
+// named like a function of passes/decompose.h are what it returns.
 struct PlainTerms {
     int bias_bytes = 0; // of an element of ScoreParts::bias_read, copied by tiles; 0 for none
     passes::TabulatedValues tabulated;
@@ -104,10 +104,9 @@ struct TableTerms {
     // Some index of a table is more than a number of the query plus one of the key, so that a part
     // of it is computed for each element.
     bool computes_indices = false;
-    // As those of Work, but of what elements compute themselves.
-    int element_instructions = 0;
-    int score_instructions = 0; // as of PlainTerms
-    int element_reads = 0; // that each element reads from memory
+    int element_instructions = 0; // as of Work, of what is left to elements
+    int score_instructions = 0;   // as of PlainTerms
+    int element_reads = 0;        // that each element reads from memory
     passes::TabulatedValues tabulated;
     ElementSums sums;
 
@@ -159,9 +158,9 @@ struct ScoreTerms {
 struct ScoreDerivative {
     bool uses_score = false;
     bool is_costly = false;        // it does not, and each element computes much for it
-    bool computes_rows = false;    // computes or reads some value for each query
-    bool reads_rows = false;       // reads some
-    bool computes_columns = false; // and for each key
+    bool computes_rows = false;    // some value is computed or read for each query
+    bool reads_rows = false;       // some value is read for each query
+    bool computes_columns = false; // some value is computed or read for each key
 };
 
 // The dense bias that a fused backward copies by tiles, and the gradients that it adds by tiles.
@@ -172,28 +171,29 @@ struct DenseBias {
     bool has_narrow_gradient = false;   // passes::are_biases_narrow(): 16-bit gradients
 };
 
-// Gradients of buffers, and how they are summed (passes::GradientSum).
+// Gradients of buffers. by_X: whether the kernel sums some as passes::GradientSum::X says.
 struct BufferGradients {
     bool any = false;
     bool are_alone = false; // dq, dk and dv are computed by another kernel
-    bool vary = false; // some differs within a head and is not of a row
+    bool vary = false;      // some read differs within a head and is not ReadGradient::is_of_row
     bool by_element = false, by_distance = false, by_table = false, by_shift = false;
     bool by_batch = false;
-    bool weighs_tables = false;      // those by_table are ReadGradient::is_weighted
-    bool weighs_distances = false;   // some by distance are
-    bool sums_kinds_beside = false;  // of several tables, products may sum one
-    bool adds_biases_beside = false; // some by bias_beside
-    passes::EntryCount entries_of_elements; // the function of that name
-    bool has_sums_beside_entries = false;
-    int by_query = 0;                // number of such
+    bool weighs_tables = false;             // some by_table are ReadGradient::is_weighted
+    bool weighs_distances = false;          // some by_distance are ReadGradient::is_weighted
+    bool sums_kinds_beside = false;         // of several tables, products may sum one
+    bool adds_biases_beside = false;        // by_bias_beside
+    passes::EntryCount entries_of_elements; // passes::entries_of_elements()
+    bool has_sums_beside_entries = false;   // passes::has_sums_beside_entries()
+    int by_query = 0;                       // how many are summed so
     bool by_terms = false;
     // passes::count_term_reads() of those that a specialized backward sums by tiles, and a generic
     // one.
     passes::TermReads term_reads, generic_term_reads;
-    int grid_places = 0;             // number of Mod::digit_places if grids may be summed, else 0
-    int few_entries = 0;             // passes::count_few_entries()
-    bool weighs_entries = false;     // passes::weighs_entries()
-    bool adds_many_entries = false;  // some differs within a head and is not one of these
+    int grid_places = 0;         // number of Mod::digit_places if grids may be summed, else 0
+    int few_entries = 0;         // passes::count_few_entries()
+    bool weighs_entries = false; // passes::weighs_entries()
+    bool adds_many_entries =
+        false; // some read differs within a head and has no ReadGradient::entry_sum
     bool partials_use_score = false; // d score_mod / d (some read) uses the score
     bool partials_are_wide = false;  // an element computes such a derivative with 64-bit integers
     passes::Index2dReads index_2d;   // read and summed by row or column of a 2-D key index

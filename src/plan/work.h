@@ -23,18 +23,18 @@ constexpr int kMostOfPosition = 180;
 // generic kernel would follow.
 constexpr int kSpillsOfLong = 128;
 
-// Up to this many operations of a score mod with its derivatives, and of these with the mask, a
-// program is not large.
+// A program is large if its score mod and derivatives together have more than kMostScoreOperations
+// operations, or these and its mask more than kMostOperations.
 constexpr int kMostScoreOperations = 32, kMostOperations = 96;
 
-// Whether a program has more operations. Each form of its warp-specialized kernels takes long to
-// compile, and if one spills, other forms rarely help, so that the generic kernel follows the
-// first.
+// Whether a program is large. Each form of its warp-specialized kernels takes long to compile, and
+// if one spills, other forms rarely help, so that the generic kernel follows the first.
 bool is_large(const passes::Mod& mod);
-bool has_large_score(const passes::Mod& mod); // the same of what forwards compute
+// Whether it is large without its derivatives: what forwards compute.
+bool has_large_score(const passes::Mod& mod);
 
-// Estimates how many instructions the roots need for each element, before integers have been given
-// widths. known: what they do not compute.
+// Estimates how many instructions it takes to compute the roots for one element, before integers
+// have been given widths. known: nodes whose values are there already.
 int element_instructions(const passes::Mod& mod, std::span<const ir::NodeId> roots,
                          std::span<const ir::NodeId> known = {});
 
@@ -43,20 +43,21 @@ int element_instructions(const passes::Mod& mod, std::span<const ir::NodeId> roo
 // a buffer has a gradient, which needs what is not multiplied by it.
 bool has_costly_derivative(const passes::Mod& mod);
 
-// Estimates how many instructions they need once for each query, with integers in their widths.
+// Estimates how many instructions the roots need once for each query, with integers in their
+// widths.
 int row_instructions(const passes::Mod& mod, std::span<const ir::NodeId> roots);
 
 // Whether an element computes with integers of 64 bits on the way to `root`.
 bool computes_wide_integers(const passes::Mod& mod, ir::NodeId root);
 
-// Whether elements take square roots.
+// Whether computing the roots of the graph takes square roots for each element.
 bool takes_roots(const passes::Mod& mod, std::span<const ir::NodeId> roots);
 
-// Those of reads alone.
+// Estimates how many of the element_instructions() are of reads.
 int read_instructions(const passes::Mod& mod, std::span<const ir::NodeId> roots);
 
-// Instructions that a score mod needs for each element of a forward: all of them, and those of the
-// special function unit (SFU).
+// Instructions that a score mod needs for each element of a forward: all of them, and those that
+// the special function unit (SFU) executes.
 struct ScoreWork {
     int instructions = 0, special_functions = 0;
 };
@@ -65,8 +66,8 @@ ScoreWork score_work(const passes::Mod& mod, passes::Precision most);
 // Whether the roots need more than kMostWrittenOut instructions for each element.
 bool is_long(const passes::Mod& mod, std::span<const ir::NodeId> roots);
 
-// A program with fewer instructions for each element than this has every candidate of a kernel
-// compiled.
+// Up to this many instructions for each element, a program has every candidate of a kernel compiled
+// if need be; beyond, compiles take so long that some are left out.
 constexpr int kFewInstructions = 40;
 
 // Given the instructions for one element, returns how many a warp-specialized backward contains,

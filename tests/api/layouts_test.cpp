@@ -1,5 +1,6 @@
 // Ragged and paged layouts: against float64, against the dense kernel request by request, and what
-// is refused.
+// is refused. Mods are here twice, as text and as C++, so that what a name means in a request is
+// not taken from the compiler: attention_oracle.h has its mods from there.
 #include <algorithm>
 #include <array>
 #include <cmath>
