@@ -414,9 +414,7 @@ TEST_CASE("random members of the class of kinds of pairs") {
 }
 
 TEST_CASE("random members of the class of pairs whose kinds several numbers decide") {
-    const std::uint32_t seed = std::random_device()();
-    CAPTURE(seed);
-    std::mt19937 random(seed);
+    std::mt19937 random(test::fresh_seed());
     for (int i = 0; i < 6; ++i)
         check_pairs(random_digits(random), {}, random);
 }
