@@ -152,6 +152,7 @@ TEST_CASE("a cache of 200 GB on a CPU") {
 }
 
 TEST_CASE("a cache of more than 2^32 elements on a GPU" * doctest::skip()) {
+    if (default_device().kind != Device::Kind::cuda) return;
     constexpr std::int64_t kPages = 140'000;
     const Device device = Device::cuda(0);
     auto cache = DeviceMemory::allocate(device, static_cast<std::size_t>(byte_of(kPages)));
