@@ -37,13 +37,14 @@ __device__ inline unsigned char* pair_tile(const KernelArguments& attention, int
 constexpr unsigned kPairWords = kPairKinds.row_chunks * PairKindsLayout::kChunk;
 constexpr int kWordKinds = 4 / kPairKinds.kind_bytes;
 
-// Where a row's word is among those of a warp's 16 rows, and the key of its i-th kind: lanes read
-// chunks of neighbours among their columns.
+// Where a row's word is in a tile, and the key of its i-th kind: lanes read chunks of neighbours
+// among their columns.
 __device__ inline unsigned pair_word_at(unsigned row, unsigned word) {
     const unsigned first = word / 4 * 4, chunk = first / PairKindsLayout::kChunk;
     const unsigned of_lane =
-        32 * (row / 8 * kPairKinds.row_chunks + chunk) + row % 8 * 4 + word % 4;
-    return of_lane * PairKindsLayout::kChunk + first % PairKindsLayout::kChunk;
+        32 * (row % 16 / 8 * kPairKinds.row_chunks + chunk) + row % 8 * 4 + word % 4;
+    return row / 16 * kPairKinds.warp_bytes + of_lane * PairKindsLayout::kChunk +
+           first % PairKindsLayout::kChunk;
 }
 __device__ inline int key_of_pair(unsigned word, int i) {
     return static_cast<int>(word % 4 * 2) + column_of(static_cast<int>(word / 4) * kWordKinds + i);
@@ -54,27 +55,23 @@ __device__ inline void store_pairs(const AttentionArguments& attention,
                                    const mod::Arguments& arguments, const HeadPlace& place,
                                    int first_row, int first_key, unsigned char* to, unsigned thread,
                                    unsigned threads) {
-    // A thread keeps its keys, and steps from warp to warp, so that addresses are evenly spaced.
-    constexpr int kWarpRows = 16, kAtOnce = 16 / kWordKinds; // sixteen loads
+    // A thread keeps its keys and steps down the rows, with sixteen loads of an index at once.
+    constexpr int kAtOnce = 16 / kWordKinds;
     const unsigned word = thread % kPairWords;
-#pragma unroll 1
-    for (unsigned row = thread / kPairWords; row < kWarpRows; row += threads / kPairWords) {
-        unsigned char* const of_row = to + pair_word_at(row, word);
 #pragma unroll kAtOnce
-        for (int warp = 0; warp < mod::kQueryTile / kWarpRows; ++warp) {
-            const int q = first_row + kWarpRows * warp + static_cast<int>(row);
-            unsigned bytes = 0;
+    for (unsigned row = thread / kPairWords; row < mod::kQueryTile; row += threads / kPairWords) {
+        unsigned bytes = 0;
 #pragma unroll
-            for (int i = 0; i < kWordKinds; ++i) {
-                const int kind =
-                    visit_element(attention, arguments, place, min(q, attention.q_len - 1),
-                                  min(first_key + key_of_pair(word, i), attention.kv_len - 1),
-                                  [](const mod::At& at) { return mod::KeyKinds::kind(at); });
-                bytes |= static_cast<unsigned>(kind < 0 ? mod::KeyKinds::kCount : kind)
-                         << 32 / kWordKinds * i;
-            }
-            *reinterpret_cast<unsigned*>(of_row + warp * kPairKinds.warp_bytes) = bytes;
+        for (int i = 0; i < kWordKinds; ++i) {
+            const int kind =
+                visit_element(attention, arguments, place,
+                              min(first_row + static_cast<int>(row), attention.q_len - 1),
+                              min(first_key + key_of_pair(word, i), attention.kv_len - 1),
+                              [](const mod::At& at) { return mod::KeyKinds::kind(at); });
+            bytes |= static_cast<unsigned>(kind < 0 ? mod::KeyKinds::kCount : kind)
+                     << 32 / kWordKinds * i;
         }
+        *reinterpret_cast<unsigned*>(to + pair_word_at(row, word)) = bytes;
     }
 }
 

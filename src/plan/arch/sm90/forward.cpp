@@ -163,11 +163,9 @@ bool suits_kinds(const KernelRequest& request, const ForwardSchedule& shape) {
     if (request.terms.by_kinds.count == 0 || !fits(shape)) return false;
     const KindTerms& kinds = request.terms.by_kinds;
     if (!kinds.are_of_pairs || kinds.count <= ::sm90::PairKindsLayout::kMostInBytes) return true;
-    // Fewer queries or keys leave room for copies of many kinds of pairs. With too few keys, what a
-    // tile costs whatever it reads is more than copies save.
-    constexpr int kShortestWithCopies = 96;
+    // Fewer queries or keys leave room for copies of many kinds of pairs.
     const auto has_copies = [&](const ForwardSchedule& of) {
-        return of.key_tile >= kShortestWithCopies && fits(of) &&
+        return fits(of) &&
                pair_copies(sizes_of({request, of, Reads::by_kinds})) >= kLeastPairCopies;
     };
     return has_copies(shape) || std::ranges::none_of(kForwardShapes, has_copies);
