@@ -1,6 +1,7 @@
 #include "passes/dense_bias.h"
 
 #include <algorithm>
+#include <set>
 #include <span>
 
 #include "passes/gradient_sum.h"
@@ -31,23 +32,35 @@ bool is_dense_read(const Mod& mod, NodeId read) {
                });
 }
 
-// Whether each way from the root to a read takes this branch of a choice.
-bool leads_alone(const ir::Graph& graph, NodeId root, NodeId read, NodeId choice,
-                 std::size_t branch) {
-    const std::vector<NodeId> of_branch =
-        ir::reachable(graph, std::span(&graph[choice].operands[branch], 1));
-    bool is_met = false;
-    ir::visit_from(graph, {root}, [&](NodeId id) {
-        is_met = is_met || id == read;
-        return id != choice;
-    });
-    for (std::size_t i = 0; i < graph[choice].operands.size() && !is_met; ++i) {
-        if (i == branch) continue;
-        const std::vector<NodeId> others =
-            ir::reachable(graph, std::span(&graph[choice].operands[i], 1));
-        is_met = std::ranges::count(others, read) != 0;
+// Most choices that are asked for a band; more could only narrow it.
+constexpr std::size_t kMostChoices = 8;
+
+// A choice that each way from a root to a read goes through, by the same one of its branches.
+struct Choice {
+    NodeId condition;
+    bool holds; // where the read is used
+};
+// Goes from the root down: a node of which no other is open is on each way. Operands come before
+// nodes, so that an open node with the largest number has all of its uses behind it.
+std::vector<Choice> choices_around(const ir::Graph& graph, NodeId root, NodeId read) {
+    std::vector<bool> leads(graph.size(), false);
+    leads[read] = true;
+    for (const NodeId id : ir::reachable(graph, std::span(&root, 1)))
+        for (const NodeId operand : graph[id].operands)
+            leads[id] = leads[id] || leads[operand];
+    std::vector<Choice> choices;
+    std::set<NodeId> open = {root};
+    while (!open.empty() && choices.size() < kMostChoices) {
+        const NodeId id = *open.rbegin();
+        open.erase(id);
+        const std::vector<NodeId>& operands = graph[id].operands;
+        if (open.empty() && graph[id].op == Op::fselect && !leads[operands[0]] &&
+            leads[operands[1]] != leads[operands[2]])
+            choices.push_back({operands[0], leads[operands[1]]});
+        for (const NodeId operand : operands)
+            if (id != read && leads[operand]) open.insert(operand);
     }
-    return !is_met && std::ranges::count(of_branch, read) != 0;
+    return choices;
 }
 
 } // namespace
@@ -71,17 +84,11 @@ analysis::Band band_of_use(ir::Graph& graph, NodeId root, NodeId read) {
     ir::Graph grown = graph; // bounds are nodes, of which none is left without a band
     Builder build(grown);
     analysis::Band band;
-    for (const NodeId choice : ir::reachable(graph, std::span(&root, 1))) {
-        const ir::Node& node = graph[choice];
-        if (node.op != Op::fselect) continue;
-        for (const std::size_t branch : {1, 2}) {
-            if (!leads_alone(graph, root, read, choice, branch)) continue;
-            const NodeId condition =
-                branch == 1 ? node.operands[0] : build.apply(Op::bnot, {node.operands[0]});
-            const analysis::Band of_branch = analysis::band_of(grown, condition);
-            band.low.insert(band.low.end(), of_branch.low.begin(), of_branch.low.end());
-            band.high.insert(band.high.end(), of_branch.high.begin(), of_branch.high.end());
-        }
+    for (const auto& [condition, holds] : choices_around(graph, root, read)) {
+        const analysis::Band of_branch =
+            analysis::band_of(grown, holds ? condition : build.apply(Op::bnot, {condition}));
+        band.low.insert(band.low.end(), of_branch.low.begin(), of_branch.low.end());
+        band.high.insert(band.high.end(), of_branch.high.begin(), of_branch.high.end());
     }
     const auto join = [&](std::vector<NodeId>& bounds, Op op) {
         while (bounds.size() > 1) {

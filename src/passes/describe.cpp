@@ -75,8 +75,8 @@ std::string pattern(const Mod& mod, NodeId read) {
 }
 
 // Returns the kinds of keys by which the forward multiplies; none for other forwards.
-KeyKinds kinds_of(const Mod& mod) {
-    if (key_index_2d(mod, decompose_score(mod).parts).width != 0) return {};
+KeyKinds kinds_of(const Mod& mod, const ScoreParts& parts) {
+    if (key_index_2d(mod, parts).width != 0) return {};
     return decompose_score_with_kinds(mod).parts.kinds;
 }
 bool is_by_kinds(const Mod& mod, const KeyKinds& kinds, NodeId read) {
@@ -208,7 +208,7 @@ std::string describe_sums(const Mod& mod, std::span<const Mod> kernels,
 
 std::string describe_read(const Mod& mod, std::span<const Mod> kernels,
                           std::span<const NodeId> sharing, const std::vector<ShiftedRead>& shifted,
-                          const KeyKinds& kinds, NodeId read) {
+                          const ScoreParts& parts, const KeyKinds& kinds, NodeId read) {
     std::string text = formula(mod.program, read) + ": uses " +
                        analysis::describe(mod.dependence[read]) + "; computed per " +
                        std::string(name(mod.place[read])) + pattern(mod, read) + "; " +
@@ -233,8 +233,7 @@ std::string describe_read(const Mod& mod, std::span<const Mod> kernels,
             "  read: {}in a warp-specialized forward from a copy of the head's slice in shared "
             "memory, where there is room\n",
             by_kinds ? "else " : "");
-    if (const ScoreParts parts = decompose_score(mod).parts;
-        read == parts.bias_read && parts.bias_band.found())
+    if (read == parts.bias_read && parts.bias_band.found())
         text +=
             "  read: in a warp-specialized forward from tiles in shared memory; those outside of "
             "the band of diagonals in which it is used are not copied\n";
@@ -352,11 +351,12 @@ std::string describe_dependence(const Mod& mod, std::span<const Mod> kernels) {
     const std::vector<ShiftedRead> shifted = mod.program.is_dense()
                                                  ? stage_shifts(with_shifts, {mod.score})
                                                  : std::vector<ShiftedRead>{};
-    const KeyKinds kinds = kinds_of(mod);
+    const ScoreParts parts = decompose_score(mod).parts;
+    const KeyKinds kinds = kinds_of(mod, parts);
     const std::vector<NodeId> sharing = sharing_sums(mod);
     for (NodeId id : mod.order)
         if (mod.program.graph[id].op == Op::read)
-            text += describe_read(mod, kernels, sharing, shifted, kinds, id);
+            text += describe_read(mod, kernels, sharing, shifted, parts, kinds, id);
     return text;
 }
 

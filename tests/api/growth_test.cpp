@@ -163,6 +163,17 @@ const std::vector<Family>& families() {
                     lines(n, [](int i) { return formatted("x = t[x + {}] + x", i); }) +
                     "  x <= q_idx\n}";
          }},
+        {"choices around a dense bias", 600,
+         [](int n) {
+             return "buffer bias: f32[H, Q_LEN, KV_LEN]\nscore_mod {\n"
+                    "  x = bias[h, q_idx, kv_idx]\n" +
+                    lines(n,
+                          [](int i) {
+                              return formatted("x = where(abs(q_idx - kv_idx) < {}, x, {}.5)",
+                                               10000 - i, i);
+                          }) +
+                    "  score + x\n}";
+         }},
         {"grids of keys", 120,
          [](int n) {
              return "buffer t: f32[N, 128]\nscore_mod {\n  s = score\n" +

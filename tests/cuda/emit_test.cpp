@@ -21,6 +21,15 @@ std::string text_of(const std::string& text, plan::KernelKind kind, DType dtype 
     config.kind = kind;
     return test::emitted(*mod, config, {.dtype = dtype, .source_text = text});
 }
+// That of Hopper's fused backward; `config` has what else is not the default.
+std::string hopper_text_of(const std::string& text, plan::KernelConfig config = {},
+                           DType dtype = DType::bf16) {
+    auto mod = test::lower_text(text, 64, 64, true);
+    REQUIRE_MESSAGE(mod.has_value(), (mod ? std::string() : mod.error().message));
+    config.kind = plan::KernelKind::backward_fused;
+    config.family = plan::sm90::kName;
+    return test::emitted(*mod, config, {.dtype = dtype});
+}
 // What a program's text has beside a policy's default.
 std::string policy(const std::string& text, const std::string& name) {
     const std::size_t first = text.find("struct " + name + " :");
@@ -77,12 +86,7 @@ TEST_CASE("conjuncts that terms of a mask share are taken once") {
     for (int i = 0; i < 60; ++i)
         program += "  c = (c and q_idx != " + std::to_string(3 + i) +
                    ") and (c and kv_idx != " + std::to_string(5 + i) + ")\n";
-    auto mod = test::lower_text(program + "  c\n}", 64, 64, true);
-    REQUIRE(mod.has_value());
-    plan::KernelConfig config;
-    config.kind = plan::KernelKind::backward_fused;
-    config.family = plan::sm90::kName;
-    const std::string text = test::emitted(*mod, config, {});
+    const std::string text = hopper_text_of(program + "  c\n}");
     const auto parts = text.find("struct MaskPart;");
     REQUIRE(parts != std::string::npos);
     const auto first = text.find(" ^ ", parts);
@@ -99,18 +103,14 @@ TEST_CASE("one backward kernel adds gradients, the other does not") {
 TEST_CASE("what rows and columns of a grid of keys name is staged") {
     const auto text_for = [](int width, bool columns = true) {
         const std::string w = std::to_string(width);
-        auto mod = test::lower_text("buffer s: f32[Q_LEN, N] grad\nscore_mod = score + "
-                                    "s[q_idx, kv_idx % " +
-                                        w + "] + s[q_idx, kv_idx // " + w + "]",
-                                    64, 64, true);
-        REQUIRE(mod.has_value());
         plan::KernelConfig config;
-        config.kind = plan::KernelKind::backward_fused;
-        config.family = plan::sm90::kName;
         config.block.key_tile = 128;
         config.sums.key_width = width;
         config.storage.stages_columns = columns;
-        return test::emitted(*mod, config, {});
+        return hopper_text_of("buffer s: f32[Q_LEN, N] grad\nscore_mod = score + "
+                              "s[q_idx, kv_idx % " +
+                                  w + "] + s[q_idx, kv_idx // " + w + "]",
+                              config);
     };
     const std::string rows = text_for(14, false);
     CHECK(has(rows, "kRowReads = 1"));
@@ -132,13 +132,9 @@ TEST_CASE("what rows and columns of a grid of keys name is staged") {
 
 TEST_CASE("reads of scores and of the mask are told apart") {
     const auto text_for = [](const std::string& program) {
-        auto mod = test::lower_text("buffer s: f32[Q_LEN, KV_LEN]\n" + program, 64, 64, true);
-        REQUIRE(mod.has_value());
         plan::KernelConfig config;
-        config.kind = plan::KernelKind::backward_fused;
-        config.family = plan::sm90::kName;
         config.block.key_tile = 128;
-        return test::emitted(*mod, config, {});
+        return hopper_text_of("buffer s: f32[Q_LEN, KV_LEN]\n" + program, config);
     };
     const std::string of_mask = text_for("mask_mod = s[q_idx, kv_idx] > 0");
     CHECK(has(policy(of_mask, "Mask"), "kReadsElements = true"));
@@ -205,12 +201,7 @@ TEST_CASE("positions are divided by what is the same for a launch through its re
 
 TEST_CASE("tanh and what is made of it are rough where the error stays small") {
     const auto forward = [](const std::string& score, DType dtype = DType::bf16) {
-        auto mod = test::lower_text("score_mod = " + score, 64, 64, true);
-        REQUIRE(mod.has_value());
-        plan::KernelConfig config;
-        config.kind = plan::KernelKind::backward_fused;
-        config.family = plan::sm90::kName;
-        return test::emitted(*mod, config, {.dtype = dtype});
+        return hopper_text_of("score_mod = " + score, {}, dtype);
     };
     CHECK(has(forward("score + tanh(score)"), "tanh_fast(score)"));
     CHECK(has(forward("score * sigmoid(score)"), "flexc_rough_sigmoid(score)"));
@@ -286,15 +277,9 @@ TEST_CASE("what is long for an element is a function that is not inlined") {
 
 TEST_CASE("long addresses of gradients that elements add are in a function that is not inlined") {
     const auto gradients = [](const std::string& index) {
-        auto mod = test::lower_text("buffer t: f32[H, N] grad\nbuffer doc: i64[KV_LEN]\n"
-                                    "score_mod = score + t[h, " +
-                                        index + "]\n",
-                                    64, 64, true);
-        REQUIRE(mod.has_value());
-        plan::KernelConfig config;
-        config.kind = plan::KernelKind::backward_fused;
-        config.family = plan::sm90::kName;
-        return test::emitted(*mod, config, {});
+        return hopper_text_of("buffer t: f32[H, N] grad\nbuffer doc: i64[KV_LEN]\n"
+                              "score_mod = score + t[h, " +
+                              index + "]\n");
     };
     constexpr std::string_view kCalled = "long_gradient_address(";
     CHECK(!has(gradients("(q_idx * kv_idx) % N"), kCalled));
@@ -342,16 +327,10 @@ TEST_CASE("what is long for a key is a function that is not inlined, where score
 TEST_CASE(
     "what is long for a query is called where terms are summed, as no rows are staged there") {
     const auto hopper = [](const std::string& of_query, const std::string& gradient) {
-        auto mod = test::lower_text("buffer w: f32[H, 20]" + gradient +
-                                        "\nbuffer a: f32[Q_LEN]\nfn of_query(x) = " + of_query +
-                                        "\nscore_mod = score + of_query(a[q_idx]) * "
-                                        "sum(i in 0..20: w[h, i] * tanh(score * i))",
-                                    64, 64, true);
-        REQUIRE(mod.has_value());
-        plan::KernelConfig config;
-        config.kind = plan::KernelKind::backward_fused;
-        config.family = plan::sm90::kName;
-        return test::emitted(*mod, config, {});
+        return hopper_text_of("buffer w: f32[H, 20]" + gradient +
+                              "\nbuffer a: f32[Q_LEN]\nfn of_query(x) = " + of_query +
+                              "\nscore_mod = score + of_query(a[q_idx]) * "
+                              "sum(i in 0..20: w[h, i] * tanh(score * i))");
     };
     const std::string of_long = "sin(cos(sin(cos(sin(x)))))";
     CHECK(has(hopper(of_long, " grad"), "Row long_at_row("));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "passes/key_kinds.h"
 #include "plan/arch/sm90/element_sums.h"
 #include "plan/arch/sm90/sm90.h"
 
@@ -10,6 +11,7 @@ namespace flexc::plan::sm90 {
 namespace {
 
 constexpr int kForwardStages = 2;
+static_assert(passes::kMostByteKinds == ::sm90::PairKindsLayout::kMostInBytes);
 
 int shifted_bytes(const Choice& choice) {
     const auto& [request, shape, reads] = choice;
