@@ -252,7 +252,9 @@ __device__ void differentiate_by_heads(const KernelArguments& attention,
             differentiate_sequence(attention, arguments, of_head, first - h_kv * batch, h_kv);
         // With such gradients, every query head has a KV head of its own.
         const HeadPlace place(attention, arguments, 0, h_kv, h_kv);
-        of_head.gradients.flush({attention, arguments, place, SequenceLength(attention, 0)});
+        of_head.gradients.flush<kLayout.bytes>(
+            {attention, arguments, place, SequenceLength(attention, 0)},
+            shared_address(shared_memory));
     }
 }
 

@@ -6,6 +6,7 @@
 
 #include "cuda/kernel_gradients.h"
 #include "cuda/policy.h"
+#include "passes/captured_read.h"
 #include "passes/element_sums.h"
 #include "passes/term_gradient.h"
 #include "support/text.h"
@@ -324,16 +325,25 @@ std::string emit_shared_gradient(const SymbolTable& symbols,
     }
     Body to_memory(symbols, Place::element, "at.");
     to_memory.compute(indices);
-    for (const Partial& partial : summed)
-        add(to_memory, symbols, partial.read, "sum", "");
+    bool share_addresses = false;
+    for (const Partial& partial : summed) {
+        if (passes::shares_addresses(*passes::captured_read(symbols.mod(), partial.read))) {
+            to_memory.line("shared.add(" + to_memory.gradient_address(partial.read) + ", sum);");
+            share_addresses = true;
+        } else {
+            add(to_memory, symbols, partial.read, "sum", "");
+        }
+    }
     const std::string term =
         summed.empty() ? "0" : formatted("joint.partial[{}] * d_modified", summed.front().index);
     return formatted(
-               "constexpr bool kHasSharedGradient = {};\n"
+               "constexpr bool kHasSharedGradient = {}, kSharesAddresses = {};\n"
                "__device__ inline float shared_gradient(const Joint& joint, float d_modified) "
                "{{\n    return {};\n}}\n",
-               !summed.empty(), term) +
-           device_function("void add_shared_gradient(const At& at, float sum)", to_memory);
+               !summed.empty(), share_addresses, term) +
+           "template <typename Sums>\n" +
+           device_function("void add_shared_gradient(const At& at, float sum, const Sums& shared)",
+                           to_memory);
 }
 
 } // namespace flexc::cuda

@@ -606,6 +606,14 @@ void find_captured_reads(Mod& mod) {
     mod.difference_values = difference_values(mod, forms);
 }
 
+bool shares_addresses(const CapturedRead& read) {
+    if (!read.is_whole()) return true;
+    const ReadPiece& piece = read.pieces.front();
+    return piece.read_class != ReadClass::dense_bias &&
+           (piece.read_class != ReadClass::shifted ||
+            std::ranges::any_of(piece.shifts, &ShiftedIndex::is_clamped));
+}
+
 bool has_offset_of_elements(const Mod& mod, NodeId read, int key_width) {
     if (mod.place[read] != Place::element || mod.counters[read] != kNoNode) return false;
     const CapturedRead* captured = captured_read(mod, read);

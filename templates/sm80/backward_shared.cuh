@@ -4,6 +4,7 @@
 #pragma once
 
 #include "common/select.h"
+#include "sm80/address_sums.cuh"
 #include "sm80/scores_of_keys.cuh"
 
 namespace sm80 {
@@ -85,7 +86,7 @@ struct NoSharedGradients {
     __device__ explicit NoSharedGradients(unsigned) {}
     __device__ void clear() const {}
     __device__ void add(int element, const mod::Joint&, float d_modified) const {}
-    __device__ void flush(const Surroundings&) const {}
+    template <int kRoomBytes> __device__ void flush(const Surroundings&, unsigned room) const {}
 };
 class GradientsOfThreads {
   public:
@@ -100,15 +101,40 @@ class GradientsOfThreads {
     __device__ void add(int element, const mod::Joint& joint, float d_modified) const {
         elements_.store(element, elements_.load(element) + mod::shared_gradient(joint, d_modified));
     }
-    // Adds the sums to the gradient in global memory, after the last sequence of a head.
-    __device__ void flush(const Surroundings& around) const {
-        OwnElements::visit(around, [&](int element, const mod::At& at, bool inside) {
-            const float sum = elements_.load(element);
-            if (inside && sum != 0) mod::add_shared_gradient(at, sum);
-        });
+    // Adds the sums to the gradient in global memory, after the last sequence of a head. room:
+    // shared memory that nothing uses meanwhile.
+    template <int kRoomBytes>
+    __device__ void flush(const Surroundings& around, unsigned room) const {
+        const auto& [attention, arguments, place, length] = around;
+        flush_all<kRoomBytes>(attention, arguments, elements_, room, place.b, place.h, place.h_kv);
     }
 
   private:
+    // Not inlined, as it is called once a head. Elements that share an address meet on chip first:
+    // all blocks add to the same few addresses, which memory does one after another.
+    template <int kRoomBytes>
+    static __device__ __noinline__ void flush_all(const KernelArguments& attention,
+                                                  const mod::Arguments& arguments,
+                                                  OwnElements elements, unsigned room, int b, int h,
+                                                  int h_kv) {
+        const AddressSums<kThreads, kRoomBytes, mod::kQueryTile * mod::kKeyTile> shared(room);
+        if constexpr (mod::kSharesAddresses) {
+            shared.clear();
+            __syncthreads();
+        }
+        const HeadPlace place(attention, arguments, b, h, h_kv);
+        OwnElements::visit({attention, arguments, place, SequenceLength(attention, b)},
+                           [&](int element, const mod::At& at, bool inside) {
+                               mod::add_shared_gradient(at, inside ? elements.load(element) : 0,
+                                                        shared);
+                           });
+        if constexpr (mod::kSharesAddresses) {
+            __syncthreads();
+            shared.flush();
+            __syncthreads();
+        }
+    }
+
     OwnElements elements_;
 };
 using SharedGradients = Select<mod::kHasSharedGradient, GradientsOfThreads, NoSharedGradients>;

@@ -8,6 +8,7 @@
 #include "cuda/emitted.h"
 #include "cuda/expressions.h"
 #include "plan/arch/sm90/sm90.h"
+#include "program_of.h"
 #include "support/text.h"
 
 namespace {
@@ -291,6 +292,24 @@ TEST_CASE("long addresses of gradients that elements add are in a function that 
     CHECK(has(function, "flexc_integer_power("));
     CHECK(!has(function, "at."));
     CHECK(has(policy(text, "ReadGradients"), "return gradient_address(at, i);"));
+}
+
+TEST_CASE("gradients of short sequences meet on chip where elements share addresses") {
+    const passes::Mod mod = test::lowered(
+        "buffer t: f32[H, 13] grad\nbuffer p: f32[H, Q_LEN, KV_LEN] grad\n"
+        "score_mod = score + t[h, min(abs(q_idx - kv_idx), 12)] + p[h, q_idx, kv_idx]\n");
+    plan::KernelConfig config;
+    config.kind = plan::KernelKind::backward_fused;
+    config.sequences.is_short = true;
+    config.sums = {.sums_batches = true};
+    const std::string text = test::emitted(mod, config);
+    const std::size_t begin = text.find("void add_shared_gradient(");
+    REQUIRE(begin != std::string::npos);
+    const std::string function = text.substr(begin, text.find("\n}\n", begin) - begin);
+    CHECK(has(text, "kHasSharedGradient = true, kSharesAddresses = true;"));
+    CHECK(has(function, "shared.add("));
+    CHECK(has(function, "flexc_accumulate("));
+    CHECK(function.find("shared.add(") < function.find("flexc_accumulate("));
 }
 
 TEST_CASE("what is long for a key is a function that is not inlined, where scores are modified") {

@@ -238,6 +238,15 @@ inline unsigned __match_all_sync(unsigned, unsigned long long, int* same) {
     *same = 0;
     return 0;
 }
+inline unsigned __match_any_sync(unsigned, unsigned long long x) {
+    if (warp_of_thread == nullptr) return 1u << threadIdx.x % 32;
+    return warp_of_thread->exchange(x, [x](const unsigned long long* values) {
+        unsigned same = 0;
+        for (int lane = 0; lane < 32; ++lane)
+            same |= static_cast<unsigned>(values[lane] == x) << lane;
+        return same;
+    });
+}
 template <typename T> T __shfl_sync(unsigned, T x, int lane) {
     if (warp_of_thread == nullptr) return 0;
     return warp_of_thread->exchange(

@@ -1,7 +1,7 @@
 // Stands in for the device file of the same name.
 #pragma once
 
-static unsigned char memory_of_block[1 << 18];
+alignas(16) static unsigned char memory_of_block[1 << 18];
 
 template <typename T> T loaded(unsigned from) {
     T value;
@@ -22,6 +22,18 @@ inline void store_shared(unsigned to, int x, int y, int z, int w) {
 inline void store_shared_word(unsigned to, unsigned x) {
     std::memcpy(memory_of_block + to, &x, sizeof x);
 }
+inline void store_shared_long(unsigned to, unsigned long long x) {
+    std::memcpy(memory_of_block + to, &x, sizeof x);
+}
+inline unsigned long long load_shared_long(unsigned from) {
+    return loaded<unsigned long long>(from);
+}
+inline unsigned long long set_shared_if_zero(unsigned to, unsigned long long x) {
+    unsigned long long before = 0;
+    __atomic_compare_exchange_n(reinterpret_cast<unsigned long long*>(memory_of_block + to),
+                                &before, x, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+    return before;
+}
 inline void add_float(float* to, float x) {
     static std::mutex mutex;
     const std::lock_guard lock(mutex);
@@ -29,4 +41,7 @@ inline void add_float(float* to, float x) {
 }
 inline void add_shared(unsigned to, int x) {
     __atomic_fetch_add(reinterpret_cast<int*>(memory_of_block + to), x, __ATOMIC_RELAXED);
+}
+inline void add_shared(unsigned to, float x) {
+    atomicAdd(reinterpret_cast<float*>(memory_of_block + to), x);
 }
