@@ -1,11 +1,14 @@
-// Many queries of f16 and bf16, which the matrix unit multiplies in parts where there is one,
-// against the oracle.
+// Many queries of f16 and bf16, which are multiplied as bf16 parts where the processor has that,
+// against the oracle; and what rounding weights costs, with few queries too.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
 #include "harness.h"
+#include "memory.h"
 #include "random.h"
 #include "random_program.h"
 
@@ -135,42 +138,87 @@ TEST_CASE("infinite scores and a visible NaN are what they are in f32") {
     }
 }
 
-// Two keys whose values nearly cancel: what is left shows the bits of weights that one bf16 number
-// would round away.
-TEST_CASE("weights of many queries keep 16 bits") {
-    constexpr std::int64_t kHeads = 8, kQueries = 33, kKeys = 40, kDim = 32;
+namespace {
+
+// Two keys whose values nearly cancel: what is left shows the bits of weights that rounding them
+// takes away. Returns the largest error of o.
+double error_of_weights(DType dtype, std::int64_t queries, std::int64_t heads_of_a_key,
+                        unsigned output_flags = 0) {
+    constexpr std::int64_t kKvHeads = 8, kKeys = 40, kDim = 32;
+    const std::int64_t heads = kKvHeads * heads_of_a_key;
     const ir::Program program = program_of("mask_mod = kv_idx == 7 or kv_idx == 21");
-    for (const DType dtype : {DType::f16, DType::bf16}) {
-        CAPTURE(name(dtype));
-        Problem problem = make_problem(program,
-                                       {.heads = kHeads,
-                                        .kv_heads = kHeads,
-                                        .q_len = kQueries,
-                                        .kv_len = kKeys,
-                                        .head_dim = kDim,
-                                        .head_dim_v = kDim,
-                                        .scale = 0.125},
-                                       11);
-        const auto at = [](std::int64_t head, std::int64_t row) {
-            return static_cast<std::size_t>((head * kKeys + row) * kDim);
+    Problem problem = make_problem(program,
+                                   {.heads = heads,
+                                    .kv_heads = kKvHeads,
+                                    .q_len = queries,
+                                    .kv_len = kKeys,
+                                    .head_dim = kDim,
+                                    .head_dim_v = kDim,
+                                    .scale = 0.125},
+                                   11);
+    std::fill(problem.q.begin(), problem.q.end(), 0.0);
+    std::fill(problem.k.begin(), problem.k.end(), 0.0);
+    for (std::int64_t head = 0; head < heads; ++head) {
+        const std::int64_t kv_head = head / heads_of_a_key;
+        const double score = -0.125 * static_cast<double>(kv_head + 1);
+        for (std::int64_t row = 0; row < queries; ++row)
+            problem.q[static_cast<std::size_t>((head * queries + row) * kDim)] =
+                score / problem.scale;
+        const auto at = [&](std::int64_t row) {
+            return static_cast<std::size_t>((kv_head * kKeys + row) * kDim);
         };
-        std::fill(problem.q.begin(), problem.q.end(), 0.0);
-        std::fill(problem.k.begin(), problem.k.end(), 0.0);
-        for (std::int64_t head = 0; head < kHeads; ++head) {
-            const double score = -0.125 * static_cast<double>(head + 1);
-            for (std::int64_t row = 0; row < kQueries; ++row)
-                problem.q[static_cast<std::size_t>((head * kQueries + row) * kDim)] =
-                    score / problem.scale;
-            problem.k[at(head, 7)] = 1;
-            for (std::size_t d = 0; d < kDim; ++d) {
-                problem.v[at(head, 7) + d] = 1;
-                problem.v[at(head, 21) + d] = -std::round(std::exp(score) * 128) / 128;
-            }
+        problem.k[at(7)] = 1;
+        for (std::size_t d = 0; d < kDim; ++d) {
+            problem.v[at(7) + d] = 1;
+            problem.v[at(21) + d] = -std::round(std::exp(score) * 128) / 128;
         }
-        const RunOptions options{.dtype = dtype, .backward = false};
-        const Outcome outcome = run(program, problem, options);
-        const Answer expected = attention_oracle(program, problem);
-        for (std::size_t i = 0; i < expected.o.size(); ++i)
-            CHECK(std::abs(outcome.answer.o[i] - expected.o[i]) < 5e-5);
+    }
+    const RunOptions options{.dtype = dtype, .backward = false, .output_flags = output_flags};
+    const Outcome outcome = run(program, problem, options);
+    const Answer expected = attention_oracle(program, problem);
+    double largest = 0;
+    for (std::size_t i = 0; i < expected.o.size(); ++i)
+        largest = std::max(largest, std::abs(outcome.answer.o[i] - expected.o[i]));
+    return largest;
+}
+
+// The root of the mean square of a - b.
+double distance(const std::vector<double>& a, const std::vector<double>& b) {
+    double sum = 0;
+    for (std::size_t i = 0; i < a.size(); ++i)
+        sum += (a[i] - b[i]) * (a[i] - b[i]);
+    return std::sqrt(sum / static_cast<double>(a.size()));
+}
+
+} // namespace
+
+TEST_CASE("weights keep 16 bits, but eight where inputs and outputs are bf16") {
+    for (const auto [queries, heads_of_a_key] : {std::array<std::int64_t, 2>{33, 1}, {1, 4}}) {
+        CAPTURE(queries);
+        CHECK(error_of_weights(DType::f16, queries, heads_of_a_key) < 5e-5);
+        CHECK(error_of_weights(DType::bf16, queries, heads_of_a_key) < 0x1p-9);
+        CHECK(error_of_weights(DType::bf16, queries, heads_of_a_key, kOutputF32) < 5e-5);
+    }
+}
+
+TEST_CASE("errors of bf16 outputs are those of rounding them and their weights") {
+    const ir::Program program = program_of("score_mod = score");
+    for (const auto [queries, keys, dim] :
+         {std::array<std::int64_t, 3>{70, 500, 64}, {1, 1500, 128}, {3, 700, 96}}) {
+        CAPTURE(queries);
+        const Problem problem = make_problem(program,
+                                             {.heads = 8,
+                                              .kv_heads = 2,
+                                              .q_len = queries,
+                                              .kv_len = keys,
+                                              .head_dim = dim,
+                                              .head_dim_v = dim},
+                                             17);
+        const Outcome outcome = run(program, problem, {.dtype = DType::bf16, .backward = false});
+        const std::vector<double> expected = attention_oracle(program, problem).o;
+        Memory rounded({1, 1, 1, static_cast<std::int64_t>(expected.size())}, DType::bf16,
+                       MemoryLayout::contiguous);
+        rounded.set(expected);
+        CHECK(distance(outcome.answer.o, expected) < 1.6 * distance(rounded.get(), expected));
     }
 }

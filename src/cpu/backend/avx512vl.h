@@ -22,6 +22,7 @@ inline constexpr bool kPrefetchesInOrder = true;
 inline constexpr std::int64_t kRowsAhead = 64, kBytesAhead = 65536, kRowsFarAhead = 0;
 inline constexpr std::int64_t kValuesAtOnce = 32;
 inline constexpr std::int64_t kKeysAtOnce = 32; // of one head, before those of the next one
+inline constexpr std::int64_t kPairBytesAhead = 8192; // of values that are multiplied in pairs
 
 using avx2::LoadF32, avx2::LoadF16, avx2::LoadE4m3, avx2::LoadE5m2, avx2::LoadI8;
 using avx2::zero, avx2::splat, avx2::load, avx2::store, avx2::product, avx2::fused,

@@ -6,12 +6,12 @@
 #include <vector>
 
 #include "cpu/backend/attention.h"
+#include "cpu/backend/part_tiles.h"
 #include "cpu/backend/rescale.h"
 #include "cpu/backend/tensors.h"
 #include "cpu/backend/threads.h"
 #include "cpu/backend/tile_range.h"
 #include "cpu/backend/tiles.h"
-#include "cpu/backend/tiles_amx.h"
 #include "cpu/work.h"
 #include "support/arena.h"
 
@@ -22,14 +22,14 @@ namespace {
 constexpr std::int64_t kKeyTile = 256;
 constexpr std::int64_t kQueryTile = 64;
 static_assert(kKeyTile <= kMaxColumns && kKeyTile % kColumnUnit == 0);
-static_assert(amx::kTileUnit % kColumnUnit == 0 && kKeyTile % amx::kTileUnit == 0 &&
-              kStripRows % amx::kTileUnit == 0 && kQueryTile % kStripRows == 0);
+static_assert(parts::kTileUnit % kColumnUnit == 0 && kKeyTile % parts::kTileUnit == 0 &&
+              kStripRows % parts::kTileUnit == 0 && kQueryTile % kStripRows == 0);
 
 // The scratch memory of a lane (a thread of the pool).
 struct Scratch {
     float *q, *scores, *output, *row_max, *row_sum, *row_correction, *lse;
     std::uint64_t* emitted;
-    // For the matrix unit; f32 of a tile of keys or values.
+    // Of bf16 parts; f32 of a tile of keys or values.
     std::uint16_t* packed_q;
     float* wide;
 };
@@ -39,7 +39,7 @@ class Forward {
     explicit Forward(const Launch& launch)
         : launch_(launch), shape_(*launch.shape), in_(*launch.arguments), arena_(launch.workspace) {
         query_tile_ = std::min(kQueryTile, power_of_two(in_.q_len));
-        uses_amx_ = amx::suits_tiles(shape_, in_) && query_tile_ % amx::kTileUnit == 0;
+        if (query_tile_ % parts::kTileUnit == 0) unit_ = parts::unit_for(shape_, in_);
         query_tiles_ = (in_.q_len + query_tile_ - 1) / query_tile_;
         key_tiles_ = (in_.kv_len + kKeyTile - 1) / kKeyTile;
         packed_tiles_ = std::int64_t{in_.batch} * in_.kv_heads * key_tiles_;
@@ -70,7 +70,7 @@ class Forward {
 
   private:
     Scratch take_scratch(support::Arena& arena) const {
-        const std::int64_t parts = amx::most_parts(shape_);
+        const std::int64_t most_parts = parts::most_parts(shape_);
         return {.q = arena.take<float>(query_tile_ * shape_.head_dim),
                 // A strip's, and those of sinks of all rows.
                 .scores = arena.take<float>(query_tile_ * kKeyTile),
@@ -80,9 +80,9 @@ class Forward {
                 .row_correction = arena.take<float>(query_tile_),
                 .lse = arena.take<float>(query_tile_),
                 .emitted = arena.take<std::uint64_t>(shape_.scratch_arrays * kMaxColumns + 1),
-                .packed_q = arena.take<std::uint16_t>(parts * query_tile_ * shape_.head_dim),
+                .packed_q = arena.take<std::uint16_t>(most_parts * query_tile_ * shape_.head_dim),
                 .wide = arena.take<float>(
-                    parts > 0 ? std::max(shape_.head_dim, shape_.head_dim_v) * kKeyTile : 0)};
+                    most_parts > 0 ? std::max(shape_.head_dim, shape_.head_dim_v) * kKeyTile : 0)};
     }
 
     // The rows of a packed tile: of its KV head.
@@ -96,17 +96,21 @@ class Forward {
         return values_ + unit * shape_.head_dim_v * kKeyTile;
     }
 
-    // Packs a tile of keys, for the matrix unit or in f32.
+    // Whether products of tiles are those of bf16 parts.
+    bool has_parts() const { return unit_ != parts::Unit::none; }
+
+    // Packs a tile of keys, as parts or in f32.
     void pack(std::int64_t unit) {
         const Rows rows = keys_of(unit);
         const Magnitude keys =
-            uses_amx_ ? amx::pack_keys(shape_.kv_dtype, list_rows(in_.k, rows), shape_.head_dim,
-                                       kKeyTile, amx::bits(keys_at(unit)))
-                      : widen_keys(rows, keys_at(unit));
+            has_parts() ? parts::pack_keys(shape_.kv_dtype, list_rows(in_.k, rows), shape_.head_dim,
+                                           kKeyTile, parts::bits(keys_at(unit)))
+                        : widen_keys(rows, keys_at(unit));
         const Magnitude values =
-            uses_amx_ ? amx::pack_values(shape_.kv_dtype, list_rows(in_.v, rows), shape_.head_dim_v,
-                                         kKeyTile, amx::bits(values_at(unit)))
-                      : widen_values(rows, values_at(unit));
+            has_parts()
+                ? parts::pack_values(shape_.kv_dtype, list_rows(in_.v, rows), shape_.head_dim_v,
+                                     kKeyTile, parts::bits(values_at(unit)))
+                : widen_values(rows, values_at(unit));
         moderate_keys_[unit] = keys.is_moderate;
         finite_keys_[unit] = keys.is_finite;
         finite_values_[unit] = values.is_finite;
@@ -114,12 +118,12 @@ class Forward {
     // Transposed, so that a tile of scores is a plain product.
     Magnitude widen_keys(const Rows& rows, float* keys) const {
         return load_transposed(in_.k, shape_.kv_dtype, rows, shape_.head_dim, keys, kKeyTile,
-                               round_up(rows.count, amx::kTileUnit),
+                               round_up(rows.count, parts::kTileUnit),
                                in_.k_scale.of(rows.b, static_cast<int>(rows.h)));
     }
     Magnitude widen_values(const Rows& rows, float* values) const {
         return load_rows(in_.v, shape_.kv_dtype, rows, shape_.head_dim_v, values,
-                         round_up(rows.count, amx::kTileUnit),
+                         round_up(rows.count, parts::kTileUnit),
                          in_.v_scale.of(rows.b, static_cast<int>(rows.h)));
     }
     Magnitude widen_queries(const Rows& rows, float* queries) const {
@@ -127,7 +131,7 @@ class Forward {
                          padded_rows(rows.count));
     }
     // Rows of numbers of 16 bits.
-    static amx::RowList list_rows(const TensorArgument& tensor, const Rows& rows) {
+    static RowList list_rows(const TensorArgument& tensor, const Rows& rows) {
         constexpr std::int64_t kBytes = 2;
         const std::int64_t first =
             rows.b * tensor.stride_b + rows.h * tensor.stride_h + rows.first * tensor.stride_s;
@@ -202,11 +206,11 @@ class Forward {
         const Rows rows =
             rows_of(head / in_.heads, head % in_.heads, query_tiles_ - 1 - unit % query_tiles_);
         const Magnitude queries =
-            uses_amx_ ? amx::pack_queries(shape_.dtype, list_rows(in_.q, rows), shape_.head_dim,
-                                          padded_rows(rows.count), scratch.packed_q)
-                      : widen_queries(rows, scratch.q);
+            has_parts() ? parts::pack_queries(shape_.dtype, list_rows(in_.q, rows), shape_.head_dim,
+                                              padded_rows(rows.count), scratch.packed_q)
+                        : widen_queries(rows, scratch.q);
         const bool moderate_queries = queries.is_moderate && is_moderate(in_.scale);
-        const bool finite_queries = queries.is_finite || !amx::needs_finite(shape_.dtype);
+        const bool finite_queries = queries.is_finite || !parts::needs_finite(shape_.dtype);
         std::fill_n(scratch.row_max, rows.count, -std::numeric_limits<float>::infinity());
         std::fill_n(scratch.row_sum, rows.count, 0.0f);
 
@@ -228,7 +232,7 @@ class Forward {
     }
 
     std::int64_t padded_rows(std::int64_t rows) const {
-        return uses_amx_ ? round_up(rows, amx::kTileUnit) : power_of_two(rows);
+        return has_parts() ? round_up(rows, parts::kTileUnit) : power_of_two(rows);
     }
 
     // The scratch memory of the rows from `row` on; scores are those of one strip.
@@ -236,7 +240,7 @@ class Forward {
         scratch.q += row * shape_.head_dim;
         scratch.output += row * shape_.head_dim_v;
         scratch.row_correction += row;
-        scratch.packed_q += row * amx::query_stride(shape_.head_dim);
+        scratch.packed_q += row * parts::query_stride(shape_.head_dim);
         return scratch;
     }
 
@@ -255,12 +259,12 @@ class Forward {
     }
     void strip_step(TileFunction function, Tile& tile, const Scratch& scratch, std::int64_t packed,
                     std::int64_t skipped, bool started, bool finite_queries) {
-        // The matrix unit begins at a multiple of its own unit: `before` columns more.
-        const std::int64_t before = uses_amx_ ? skipped % amx::kTileUnit : 0;
+        // Parts begin at a multiple of their own unit: `before` columns more.
+        const std::int64_t before = has_parts() ? skipped % parts::kTileUnit : 0;
         const std::int64_t first = skipped - before, after = before + tile.columns;
         const Step step{.queries = {tile.b, tile.h, tile.q_begin - in_.q_offset, tile.rows},
                         .rows = padded_rows(tile.rows),
-                        .columns = round_up(after, uses_amx_ ? amx::kTileUnit : kColumnUnit),
+                        .columns = round_up(after, has_parts() ? parts::kTileUnit : kColumnUnit),
                         .packed = packed,
                         .first = first};
         multiply_by_keys(step, scratch, finite_queries);
@@ -280,21 +284,20 @@ class Forward {
     struct Step {
         Rows queries;
         std::int64_t rows, columns, packed, first;
-
-        amx::TileProduct product(DType dtype, int dim) const {
-            return {dtype, dim, rows, columns, first, kKeyTile};
-        }
     };
+    parts::TileProduct product_of(const Step& step, int dim) const {
+        return {unit_, shape_.kv_dtype, dim, step.rows, step.columns, step.first, kKeyTile};
+    }
 
     void multiply_by_keys(const Step& step, const Scratch& scratch, bool finite_queries) const {
         const int dim = shape_.head_dim;
         const float* keys = keys_at(step.packed);
-        if (uses_amx_) {
+        if (has_parts()) {
             if (finite_queries &&
-                (finite_keys_[step.packed] || !amx::needs_finite(shape_.kv_dtype)))
-                return amx::multiply_by_keys(step.product(shape_.kv_dtype, dim), scratch.packed_q,
-                                             amx::bits(keys_at(step.packed)), scratch.scores,
-                                             kKeyTile);
+                (finite_keys_[step.packed] || !parts::needs_finite(shape_.kv_dtype)))
+                return parts::multiply_by_keys(product_of(step, dim), scratch.packed_q,
+                                               parts::bits(keys_at(step.packed)), scratch.scores,
+                                               kKeyTile);
             widen_queries(step.queries, scratch.q);
             widen_keys(keys_of(step.packed), scratch.wide);
             keys = scratch.wide;
@@ -312,12 +315,13 @@ class Forward {
         const int dim = shape_.head_dim_v;
         const bool is_finite = finite_values_[step.packed];
         const float* values = values_at(step.packed);
-        if (uses_amx_) {
+        if (has_parts()) {
             if (is_finite) {
-                amx::pack_weights(step.rows, step.columns, scratch.scores, kKeyTile);
-                return amx::add_weighted_values(step.product(shape_.kv_dtype, dim), scratch.scores,
-                                                kKeyTile, amx::bits(values_at(step.packed)),
-                                                scratch.output, started);
+                parts::pack_weights(shape_.kv_dtype, step.rows, step.columns, scratch.scores,
+                                    kKeyTile);
+                return parts::add_weighted_values(product_of(step, dim), scratch.scores, kKeyTile,
+                                                  parts::bits(values_at(step.packed)),
+                                                  scratch.output, started);
             }
             widen_values(keys_of(step.packed), scratch.wide);
             values = scratch.wide;
@@ -367,7 +371,7 @@ class Forward {
     std::int64_t query_tile_, query_tiles_, key_tiles_, packed_tiles_, lane_bytes_;
     float *keys_, *values_;
     bool *moderate_keys_, *finite_keys_, *finite_values_; // for each packed tile
-    bool uses_amx_;
+    parts::Unit unit_ = parts::Unit::none;
     MaskResultsOfEntries mask_results_;
     int threads_;
     char* lanes_;

@@ -16,28 +16,30 @@ namespace {
 using requests::Block, requests::kKeyTile, requests::Scratch;
 
 Scratch take_scratch(support::Arena& arena, const KernelShape& shape) {
-    const std::int64_t parts = amx::most_parts(shape);
+    const std::int64_t most_parts = parts::most_parts(shape);
     Scratch scratch{.keys = arena.take<float>(kKeyTile * shape.head_dim),
                     .values = arena.take<float>(kKeyTile * shape.head_dim_v),
                     .lse = arena.take<float>(kBlockRows),
                     .key_rows = arena.take<std::int64_t>(kKeyTile),
-                    .offsets = arena.take<std::int64_t>(kKeyTile + amx::RowList::kNext),
+                    .offsets = arena.take<std::int64_t>(kKeyTile + RowList::kNext),
                     .emitted = arena.take<std::uint64_t>(shape.scratch_arrays * kMaxColumns + 1),
                     .wide = arena.take<float>(
-                        parts > 0 ? kKeyTile * std::max(shape.head_dim, shape.head_dim_v) : 0),
+                        most_parts > 0 ? kKeyTile * std::max(shape.head_dim, shape.head_dim_v) : 0),
                     .blocks = {}};
     float* const scores = arena.take<float>(kBlockRows * kKeyTile);
     float* const new_output = arena.take<float>(kBlockRows * shape.head_dim_v);
+    std::uint16_t* const rounded_weights = arena.take<std::uint16_t>(kBlockRows * kKeyTile);
     for (Block& block : scratch.blocks) {
         block.q = arena.take<float>(kBlockRows * shape.head_dim);
         block.scores = scores;
         block.new_output = new_output;
+        block.rounded_weights = rounded_weights;
         block.output = arena.take<float>(kBlockRows * shape.head_dim_v);
         block.row_max = arena.take<float>(kBlockRows);
         block.row_sum = arena.take<float>(kBlockRows);
         block.row_correction = arena.take<float>(kBlockRows);
         block.packed_q = arena.take<std::uint16_t>(amx::query_room(kSkinnyRows, shape.head_dim));
-        block.tile_q = arena.take<std::uint16_t>(parts * kBlockRows * shape.head_dim);
+        block.tile_q = arena.take<std::uint16_t>(most_parts * kBlockRows * shape.head_dim);
     }
     return scratch;
 }

@@ -4,10 +4,10 @@
 #include <array>
 #include <cstdint>
 
+#include "cpu/backend/part_tiles.h"
 #include "cpu/backend/skinny_products.h"
 #include "cpu/backend/tensors.h"
 #include "cpu/backend/tiles.h"
-#include "cpu/backend/tiles_amx.h"
 #include "cpu/tile.h"
 #include "cpu/work.h"
 
@@ -15,8 +15,8 @@ namespace flexc::cpu::requests {
 
 inline constexpr std::int64_t kKeyTile = 256;
 static_assert(kKeyTile <= kMaxColumns && kKeyTile % kColumnUnit == 0);
-static_assert(amx::kTileUnit % kColumnUnit == 0 && kKeyTile % amx::kTileUnit == 0 &&
-              kBlockRows % amx::kTileUnit == 0 && kBlockRows <= kKeyTile);
+static_assert(parts::kTileUnit % kColumnUnit == 0 && kKeyTile % parts::kTileUnit == 0 &&
+              kBlockRows % parts::kTileUnit == 0 && kBlockRows <= kKeyTile);
 static_assert(kFewRows <= kSkinnyRows && kFewRowGroups * kFewRows <= kBlockRows);
 
 // What products of a few rows multiply: queries as floats, as bf16 numbers, or as those of tiles of
@@ -29,7 +29,8 @@ struct Block {
     float* new_output;               // of a few rows, until it is known to be finite
     int head, heads, query, queries; // the first ones and their numbers
     std::uint16_t* packed_q;         // unless few_rows_by floats
-    std::uint16_t* tile_q;           // for the matrix unit's tiles of many rows, if has_tile_q
+    std::uint16_t* rounded_weights;  // of a few rows, in bf16: as scores
+    std::uint16_t* tile_q;           // parts for tiles of many rows, if has_tile_q
     FewRowsBy few_rows_by;
     bool is_moderate, is_finite, started, has_tile_q;
     std::array<bool, kBlockRows> head_started;
@@ -42,7 +43,7 @@ struct Scratch {
     float *keys, *values, *lse;
     std::int64_t *key_rows, *offsets;
     std::uint64_t* emitted;
-    // For the matrix unit; f32 of a tile of keys or values.
+    // f32 of a tile of keys or values that has no parts.
     float* wide;
     std::array<Block, kMostBlocks> blocks;
 };

@@ -4,6 +4,7 @@
 #include <bit>
 #include <utility>
 
+#include "cpu/backend/amx.h"
 #include "cpu/backend/avx2.h"
 #include "cpu/backend/flush_denormals.h"
 #include "cpu/backend/tiles.h"
@@ -62,7 +63,9 @@ bool KeyTile::may_be_skinny(std::int64_t rows) const {
 FewRowsBy KeyTile::few_rows_by(std::int64_t rows) const {
     if (shape_.dtype != DType::bf16 || shape_.kv_dtype != DType::bf16 || !may_be_skinny(rows))
         return FewRowsBy::floats;
-    if (amx::suits(shape_, in_)) return FewRowsBy::matrix_unit;
+    if (parts::may_round_weights(in_) && amx::suits(shape_.head_dim) &&
+        amx::suits(shape_.head_dim_v))
+        return FewRowsBy::matrix_unit;
     return has_bf16_products(shape_.head_dim) ? FewRowsBy::bf16 : FewRowsBy::floats;
 }
 
@@ -122,14 +125,25 @@ void KeyTile::add_values_in_memory(std::span<const FewRows> all) {
                                  list_rows(first.columns, in_.v), first.block->new_output);
     } else {
         const FlushDenormals flush;
-        visit_few_rows(all, order(dim), [&](const FewRows& few, Range part, std::int64_t ahead) {
-            keys_of_.visit_memory(part, kv_head_, in_.v, in_.v_scale, ahead,
-                                  [&](const MemoryRows& values, std::int64_t key) {
-                                      add_weighted_values(shape_.kv_dtype, few.rows, dim,
-                                                          few.block->scores + key -
-                                                              few.columns.begin,
-                                                          kKeyTile, values, few.block->new_output);
-                                  });
+        for (const FewRows& few : all)
+            if (rounds_weights(few.rows))
+                round_weights(few.rows, round_up(few.columns.end - few.columns.begin, kColumnUnit),
+                              few.block->scores, kKeyTile, few.block->rounded_weights);
+        const ReadingOrder reading =
+            rounds_weights(first.rows) ? bf16_reading_order(dim) : order(dim);
+        visit_few_rows(all, reading, [&](const FewRows& few, Range part, std::int64_t ahead) {
+            const Block& block = *few.block;
+            keys_of_.visit_memory(
+                part, kv_head_, in_.v, in_.v_scale, ahead,
+                [&](const MemoryRows& values, std::int64_t key) {
+                    const std::int64_t column = key - few.columns.begin;
+                    if (rounds_weights(few.rows))
+                        add_bf16_weighted_values(few.rows, dim, block.rounded_weights + column,
+                                                 kKeyTile, values, block.new_output);
+                    else
+                        add_weighted_values(shape_.kv_dtype, few.rows, dim, block.scores + column,
+                                            kKeyTile, values, block.new_output);
+                });
         });
     }
     for (const FewRows& few : all) {
@@ -150,11 +164,11 @@ void KeyTile::multiply(Block& block, int rows, std::int64_t first, int width) {
     const int dim = shape_.head_dim, stride = static_cast<int>(kKeyTile);
     const DType dtype = shape_.kv_dtype;
     const float* keys = packed_keys_.data;
-    if (uses_tiles_) {
-        if ((block.is_finite && packed_keys_.magnitude.is_finite) || !amx::needs_finite(dtype)) {
+    if (has_parts()) {
+        if ((block.is_finite && packed_keys_.magnitude.is_finite) || !parts::needs_finite(dtype)) {
             if (!block.has_tile_q) queries_of_.pack(block, scratch_.offsets);
-            return amx::multiply_by_keys({dtype, dim, rows, width, first, kKeyTile}, block.tile_q,
-                                         amx::bits(packed_keys_.data), block.scores, kKeyTile);
+            return parts::multiply_by_keys(product(dim, rows, first, width), block.tile_q,
+                                           parts::bits(packed_keys_.data), block.scores, kKeyTile);
         }
         queries_of_.widen(block);
         keys_of_.widen_keys(keys_, kv_head_, scratch_.wide);
@@ -165,19 +179,19 @@ void KeyTile::multiply(Block& block, int rows, std::int64_t first, int width) {
 
 void KeyTile::add_values(const Block& block, int rows, std::int64_t first, int width) {
     load_values();
-    if (!uses_tiles_ || !packed_values_.magnitude.is_finite)
+    if (!has_parts() || !packed_values_.magnitude.is_finite)
         return add_wide_values(block, rows, first, width);
-    amx::pack_weights(rows, width, block.scores, kKeyTile);
-    amx::add_weighted_values({shape_.kv_dtype, shape_.head_dim_v, rows, width, first, kKeyTile},
-                             block.scores, kKeyTile, amx::bits(packed_values_.data), block.output,
-                             block.started);
+    parts::pack_weights(shape_.kv_dtype, rows, width, block.scores, kKeyTile);
+    parts::add_weighted_values(product(shape_.head_dim_v, rows, first, width), block.scores,
+                               kKeyTile, parts::bits(packed_values_.data), block.output,
+                               block.started);
 }
 
 void KeyTile::add_wide_values(const Block& block, int rows, std::int64_t first, int width) {
     load_values();
     const int dim = shape_.head_dim_v;
-    if (uses_tiles_) keys_of_.widen_values(keys_, kv_head_, scratch_.wide);
-    const float* const values = uses_tiles_ ? scratch_.wide : packed_values_.data;
+    if (has_parts()) keys_of_.widen_values(keys_, kv_head_, scratch_.wide);
+    const float* const values = has_parts() ? scratch_.wide : packed_values_.data;
     const Product product{.rows = rows,
                           .columns = dim,
                           .inner = width,
@@ -189,12 +203,12 @@ void KeyTile::add_wide_values(const Block& block, int rows, std::int64_t first, 
         product, block.scores, values + first * dim, block.output);
 }
 
-// The whole tile is loaded, for all blocks: for the matrix unit, or in f32.
+// The whole tile is loaded, for all blocks: as parts, or in f32.
 void KeyTile::load_keys() {
     if (std::exchange(has_keys_, true)) return;
     packed_keys_ = tiles_.keys().find(number(), scratch_.keys, [&](float* to) {
-        return uses_tiles_ ? amx::pack_keys(shape_.kv_dtype, list_rows(keys_, in_.k),
-                                            shape_.head_dim, kKeyTile, amx::bits(to))
+        return has_parts() ? parts::pack_keys(shape_.kv_dtype, list_rows(keys_, in_.k),
+                                              shape_.head_dim, kKeyTile, parts::bits(to))
                            : keys_of_.widen_keys(keys_, kv_head_, to);
     });
 }
@@ -202,8 +216,8 @@ void KeyTile::load_keys() {
 void KeyTile::load_values() {
     if (std::exchange(has_values_, true)) return;
     packed_values_ = tiles_.values().find(number(), scratch_.values, [&](float* to) {
-        return uses_tiles_ ? amx::pack_values(shape_.kv_dtype, list_rows(keys_, in_.v),
-                                              shape_.head_dim_v, kKeyTile, amx::bits(to))
+        return has_parts() ? parts::pack_values(shape_.kv_dtype, list_rows(keys_, in_.v),
+                                                shape_.head_dim_v, kKeyTile, parts::bits(to))
                            : keys_of_.widen_values(keys_, kv_head_, to);
     });
 }

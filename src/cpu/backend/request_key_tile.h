@@ -20,11 +20,11 @@ struct FewRows {
 class KeyTile {
   public:
     // tiles: those that the pieces of all requests share.
-    KeyTile(const Launch& launch, int request, const SharedTiles& tiles, bool uses_tiles,
+    KeyTile(const Launch& launch, int request, const SharedTiles& tiles, parts::Unit unit,
             Scratch& scratch)
         : shape_(*launch.shape), in_(*launch.arguments), keys_of_(launch, request),
-          queries_of_(launch, request, uses_tiles), tiles_(tiles), request_(request),
-          uses_tiles_(uses_tiles), scratch_(scratch) {}
+          queries_of_(launch, request, unit != parts::Unit::none), tiles_(tiles), request_(request),
+          unit_(unit), scratch_(scratch) {}
 
     const Range& keys() const { return keys_; }
     // Forgets what is loaded, if these are other keys.
@@ -59,11 +59,20 @@ class KeyTile {
     template <typename Visit>
     void visit_few_rows(std::span<const FewRows> all, const ReadingOrder& order,
                         const Visit& visit);
+    // Whether weights of a few rows are rounded to bf16 for their product with values.
+    bool rounds_weights(int rows) const {
+        return shape_.dtype == DType::bf16 && shape_.kv_dtype == DType::bf16 &&
+               parts::may_round_weights(in_) && has_bf16_weights(rows, shape_.head_dim_v);
+    }
     void add_wide_values(const Block& block, int rows, std::int64_t first, int width);
+    bool has_parts() const { return unit_ != parts::Unit::none; }
+    parts::TileProduct product(int dim, int rows, std::int64_t first, int width) const {
+        return {unit_, shape_.kv_dtype, dim, rows, width, first, kKeyTile};
+    }
     void load_keys();
     void load_values();
     std::int64_t number() const { return tiles_.number(request_, kv_head_, keys_.begin); }
-    amx::RowList list_rows(Range keys, const TensorArgument& tensor) const {
+    RowList list_rows(Range keys, const TensorArgument& tensor) const {
         return keys_of_.list_rows(keys, kv_head_, tensor, scratch_.offsets);
     }
 
@@ -73,7 +82,7 @@ class KeyTile {
     const Queries queries_of_;
     const SharedTiles& tiles_;
     int request_;
-    bool uses_tiles_; // of the matrix unit, for products of many rows
+    parts::Unit unit_; // for products of many rows
     Scratch& scratch_;
     Range keys_;
     int kv_head_ = -1;

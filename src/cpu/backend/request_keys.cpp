@@ -2,11 +2,11 @@
 
 namespace flexc::cpu::requests {
 
-amx::RowList Keys::list_rows(Range keys, int kv_head, const TensorArgument& tensor,
-                             std::int64_t* offsets) const {
+RowList Keys::list_rows(Range keys, int kv_head, const TensorArgument& tensor,
+                        std::int64_t* offsets) const {
     constexpr std::int64_t kBytes = 2;
-    amx::RowList list{static_cast<const char*>(tensor.data), tensor.stride_s * kBytes, nullptr,
-                      keys.end - keys.begin};
+    RowList list{static_cast<const char*>(tensor.data), tensor.stride_s * kBytes, nullptr,
+                 keys.end - keys.begin};
     std::int64_t offset = 0, *next = offsets;
     const auto add = [&](std::int64_t count) {
         for (std::int64_t i = 0; i < count; ++i, offset += list.stride)
@@ -21,7 +21,7 @@ amx::RowList Keys::list_rows(Range keys, int kv_head, const TensorArgument& tens
             add(rows.count);
     });
     if (next == offsets) return list;
-    add(amx::RowList::kNext);
+    add(RowList::kNext);
     list.offsets = offsets;
     return list;
 }

@@ -57,8 +57,8 @@ class Keys {
         });
     }
     // Returns where these rows of a tensor of 16 bits are. offsets: room for those of runs.
-    amx::RowList list_rows(Range keys, int kv_head, const TensorArgument& tensor,
-                           std::int64_t* offsets) const;
+    RowList list_rows(Range keys, int kv_head, const TensorArgument& tensor,
+                      std::int64_t* offsets) const;
 
     // Copy in f32 the keys, which are of one tile, and return their magnitude. Keys are transposed,
     // so that a tile of scores is a plain product: keys_out[dim][kKeyTile], values_out[keys][dim].
@@ -83,9 +83,9 @@ class Keys {
         visit_runs(keys, kv_head, [&](const Rows& rows, std::int64_t key) {
             const std::int64_t column = key % kKeyTile;
             const bool is_last = key + rows.count == keys.end;
-            all &=
-                load(rows, column,
-                     is_last ? round_up(column + rows.count, amx::kTileUnit) - column : rows.count);
+            all &= load(rows, column,
+                        is_last ? round_up(column + rows.count, parts::kTileUnit) - column
+                                : rows.count);
         });
         return all;
     }

@@ -26,9 +26,9 @@ class Piece {
         : common_(common), functions_(common.functions), shape_(*common.launch.shape), work_(work),
           scratch_(scratch), sequence_(common.launch.sequences->of(work.request)),
           mask_results_(common.mask_results.of(work.request)), in_(*common.launch.arguments),
-          launch_(common.launch), uses_tiles_(amx::suits_tiles(shape_, in_)),
-          queries_(common.launch, work.request, uses_tiles_),
-          key_tile_(common.launch, work.request, common.tiles, uses_tiles_, scratch) {
+          launch_(common.launch), unit_(parts::unit_for(shape_, in_)),
+          queries_(common.launch, work.request, has_parts()),
+          key_tile_(common.launch, work.request, common.tiles, unit_, scratch) {
         // The lengths of this request, for code that is written for a single length.
         in_.q_len = sequence_.q_len;
         in_.kv_len = sequence_.kv_len;
@@ -66,6 +66,9 @@ class Piece {
     }
 
   private:
+    // Whether products of many rows are those of bf16 parts.
+    bool has_parts() const { return unit_ != parts::Unit::none; }
+
     void fill_blocks() {
         const int queries = std::min(work_.queries, kBlockRows);
         const int heads = std::min(heads_in_block(queries), in_.heads / in_.kv_heads);
@@ -85,7 +88,7 @@ class Piece {
         block.head_started.fill(false);
         block.has_tile_q = false;
         const auto rows = static_cast<int>(power_of_two(block.rows()));
-        const Magnitude magnitude = uses_tiles_ && rows > kSkinnyRows
+        const Magnitude magnitude = has_parts() && rows > kSkinnyRows
                                         ? queries_.pack(block, scratch_.offsets)
                                         : queries_.widen(block);
         block.is_moderate = is_moderate(in_.scale) && magnitude.is_moderate;
@@ -124,6 +127,7 @@ class Piece {
             Block& block = scratch_.blocks[static_cast<std::size_t>(i)];
             block.scores += row * kKeyTile;
             block.new_output += row * shape_.head_dim_v;
+            block.rounded_weights += row * kKeyTile;
             row += power_of_two(block.rows());
         }
     }
@@ -161,9 +165,9 @@ class Piece {
         if (columns.empty()) return;
         if (key_tile_.may_be_skinny(power_of_two(block.rows())))
             return skinny_step(std::array{few_rows(block, columns)}, &seen);
-        if (uses_tiles_) columns.begin = columns.begin / amx::kTileUnit * amx::kTileUnit;
+        if (has_parts()) columns.begin = columns.begin / parts::kTileUnit * parts::kTileUnit;
         if (block.heads > 1) return tile_step(block, seen.by_head, columns);
-        if (uses_tiles_ && !block.has_tile_q) queries_.pack(block, scratch_.offsets);
+        if (has_parts() && !block.has_tile_q) queries_.pack(block, scratch_.offsets);
         for (int query = 0; query < block.queries; query += kStripRows) {
             Block strip = rows_from(block, query);
             tile_step(strip, seen.by_head, columns);
@@ -176,7 +180,7 @@ class Piece {
         block.query += query;
         block.queries = std::min(block.queries - query, kStripRows);
         block.q += std::int64_t{query} * shape_.head_dim;
-        block.tile_q += query * amx::query_stride(shape_.head_dim);
+        block.tile_q += query * parts::query_stride(shape_.head_dim);
         block.output += std::int64_t{query} * shape_.head_dim_v;
         block.row_max += query;
         block.row_sum += query;
@@ -213,7 +217,7 @@ class Piece {
     }
     void tile_step(Block& block, const VisibleByHead& visible, Range columns) {
         const auto rows = static_cast<int>(queries_.padded_rows(block));
-        const int width = width_of(columns, uses_tiles_ ? amx::kTileUnit : kColumnUnit);
+        const int width = width_of(columns, has_parts() ? parts::kTileUnit : kColumnUnit);
         key_tile_.multiply(block, rows, columns.begin % kKeyTile, width);
         weigh(block, visible, columns, rows, width);
         key_tile_.add_values(block, rows, columns.begin % kKeyTile, width);
@@ -297,7 +301,7 @@ class Piece {
     SharedMaskResults mask_results_;
     AttentionArguments in_;
     Launch launch_;
-    bool uses_tiles_; // of the matrix unit, for products of many rows
+    parts::Unit unit_; // for products of many rows
     Queries queries_;
     KeyTile key_tile_;
     int block_count_ = 0;

@@ -24,9 +24,9 @@ Magnitude Queries::pack(Block& block, std::int64_t* offsets) const {
             *offset++ =
                 (in_.q.stride_h * rows.h + in_.q.stride_s * row + in_.q.stride_b * rows.b) * kBytes;
     }
-    return amx::pack_queries(shape_.dtype,
-                             {static_cast<const char*>(in_.q.data), 0, offsets, block.rows()},
-                             shape_.head_dim, padded_rows(block), block.tile_q);
+    return parts::pack_queries(shape_.dtype,
+                               {static_cast<const char*>(in_.q.data), 0, offsets, block.rows()},
+                               shape_.head_dim, padded_rows(block), block.tile_q);
 }
 
 } // namespace flexc::cpu::requests

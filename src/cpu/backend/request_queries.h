@@ -10,16 +10,16 @@ namespace flexc::cpu::requests {
 
 class Queries {
   public:
-    // launch: that of all requests. uses_tiles: products of many rows are those of the matrix
-    // unit's tiles.
-    Queries(const Launch& launch, int request, bool uses_tiles)
+    // launch: that of all requests. has_parts: products of many rows are those of bf16
+    // parts.
+    Queries(const Launch& launch, int request, bool has_parts)
         : shape_(*launch.shape), in_(*launch.arguments), sequence_(launch.sequences->of(request)),
-          request_(request), uses_tiles_(uses_tiles) {}
+          request_(request), has_parts_(has_parts) {}
 
     // The block's rows with padding.
     std::int64_t padded_rows(const Block& block) const {
         const std::int64_t rows = power_of_two(block.rows());
-        return uses_tiles_ ? round_up(rows, amx::kTileUnit) : rows;
+        return has_parts_ ? round_up(rows, parts::kTileUnit) : rows;
     }
     // Fill block.q in f32, or block.tile_q for tiles, and return the magnitude of the queries.
     Magnitude widen(const Block& block) const;
@@ -34,7 +34,7 @@ class Queries {
     const AttentionArguments& in_;
     const Sequence& sequence_;
     int request_;
-    bool uses_tiles_;
+    bool has_parts_;
 };
 
 } // namespace flexc::cpu::requests

@@ -1,6 +1,7 @@
 #include "cpu/backend/skinny_amx.h"
 
 #include "cpu/backend/amx.h"
+#include "cpu/backend/avx512_bits.h"
 #include "flexc/types.h"
 
 #if defined(__x86_64__) && defined(__linux__)
@@ -11,6 +12,8 @@
 namespace flexc::cpu::amx {
 
 namespace {
+
+using avx512::rounded, avx512::transpose, avx512::upper_halves;
 
 // Rows of weights that are one product, each of them two bf16 numbers.
 constexpr int kParts = 2, kWeightRows = 4;
@@ -45,7 +48,7 @@ FLEXC_AMX_INLINE TileRows rows_from(const RowList& keys, std::int64_t first, std
                                     char* copies) {
     const std::int64_t count = std::min<std::int64_t>(keys.count - first, kTileRows);
     if (count == kTileRows) {
-        if (keys.offsets == nullptr) return {row_at(keys, first), keys.stride};
+        if (keys.offsets == nullptr) return {keys.at(first), keys.stride};
         const std::int64_t* const offsets = keys.offsets + first;
         const __m512i lanes = _mm512_setr_epi64(0, 1, 2, 3, 4, 5, 6, 7);
         const __m512i low =
@@ -57,7 +60,7 @@ FLEXC_AMX_INLINE TileRows rows_from(const RowList& keys, std::int64_t first, std
             return {keys.data + offsets[0], keys.stride};
     }
     for (std::int64_t i = 0; i < count; ++i)
-        std::memcpy(copies + i * bytes, row_at(keys, first + i), static_cast<std::size_t>(bytes));
+        std::memcpy(copies + i * bytes, keys.at(first + i), static_cast<std::size_t>(bytes));
     std::fill(copies + count * bytes, copies + kTileRows * bytes, char{0});
     return {copies, bytes};
 }
@@ -79,12 +82,12 @@ FLEXC_AMX_INLINE void prefetch(const RowList& rows, std::int64_t first, std::int
         _mm_prefetch(far, _MM_HINT_T1);
     };
     if (rows.offsets == nullptr) {
-        const char* near = row_at(rows, first + kNear);
+        const char* near = rows.at(first + kNear);
         for (std::int64_t i = 0; i < count; ++i, near += rows.stride)
             prefetch_one(near, near + (kFar - kNear) * rows.stride);
     } else {
         for (std::int64_t row = first; row < first + count; ++row)
-            prefetch_one(row_at(rows, row + kNear), row_at(rows, row + kFar));
+            prefetch_one(rows.at(row + kNear), rows.at(row + kFar));
     }
 }
 

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "cpu/backend/amx.h"
+#include "cpu/backend/row_list.h"
 
 namespace flexc::cpu::amx {
 

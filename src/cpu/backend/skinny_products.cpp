@@ -63,6 +63,26 @@ void add_weighted_values(DType dtype, int rows, int dim, const float* weights, s
     add(dtype, rows, dim, weights, stride, values, out);
 }
 
+// One row takes longer to interleave its values than to widen them.
+bool has_bf16_weights(int rows, int dim) {
+    return rows > 1 && dim % (2 * avx512vl::kPairs) == 0 && vectors_for(dim) == Vectors::avx512vl;
+}
+
+ReadingOrder bf16_reading_order(int dim) {
+    return {avx512vl::kPairBytesAhead / (dim * avx512vl::PairsOfBf16::kBytes),
+            avx512vl::kKeysAtOnce};
+}
+
+void round_weights(int rows, std::int64_t keys, const float* weights, std::int64_t stride,
+                   std::uint16_t* rounded) {
+    avx512vl::round_weights(rows, keys, weights, stride, rounded);
+}
+
+void add_bf16_weighted_values(int rows, int dim, const std::uint16_t* weights, std::int64_t stride,
+                              const MemoryRows& values, float* out) {
+    avx512vl::add_bf16_weighted_values(rows, dim, weights, stride, values, out);
+}
+
 #else
 
 bool has_skinny_products(int) { return false; }
@@ -72,6 +92,11 @@ bool has_bf16_products(int) { return false; }
 void multiply_bf16_by_keys(int, int, const std::uint16_t*, const MemoryRows&, float*,
                            std::int64_t) {}
 void add_weighted_values(DType, int, int, const float*, std::int64_t, const MemoryRows&, float*) {}
+bool has_bf16_weights(int, int) { return false; }
+ReadingOrder bf16_reading_order(int) { return {}; }
+void round_weights(int, std::int64_t, const float*, std::int64_t, std::uint16_t*) {}
+void add_bf16_weighted_values(int, int, const std::uint16_t*, std::int64_t, const MemoryRows&,
+                              float*) {}
 
 #endif
 

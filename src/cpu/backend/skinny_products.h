@@ -46,6 +46,16 @@ void multiply_bf16_by_keys(int rows, int dim, const std::uint16_t* left, const M
 void add_weighted_values(DType dtype, int rows, int dim, const float* weights, std::int64_t stride,
                          const MemoryRows& values, float* out);
 
+// The same for bf16 numbers, and two rows or more: whether there is code, how it best reads, and
+// the product. round_weights() rounds those of `keys` keys, a multiple of 16:
+// rounded[rows][stride].
+bool has_bf16_weights(int rows, int dim);
+ReadingOrder bf16_reading_order(int dim);
+void round_weights(int rows, std::int64_t keys, const float* weights, std::int64_t stride,
+                   std::uint16_t* rounded);
+void add_bf16_weighted_values(int rows, int dim, const std::uint16_t* weights, std::int64_t stride,
+                              const MemoryRows& values, float* out);
+
 // The same by vectors of one instruction set.
 namespace avx2 {
 decltype(cpu::multiply_by_keys) multiply_by_keys;
@@ -59,6 +69,8 @@ namespace avx512vl {
 decltype(cpu::multiply_by_keys) multiply_by_keys;
 decltype(cpu::multiply_bf16_by_keys) multiply_bf16_by_keys;
 decltype(cpu::add_weighted_values) add_weighted_values;
+decltype(cpu::round_weights) round_weights;
+decltype(cpu::add_bf16_weighted_values) add_bf16_weighted_values;
 } // namespace avx512vl
 
 } // namespace flexc::cpu

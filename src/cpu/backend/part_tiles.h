@@ -1,28 +1,38 @@
-// Products of tiles of many queries by the matrix unit (AMX). Numbers are sums of bf16 parts: one
-// for bf16, two for f16, which they equal, and two for weights, of which they keep 16 bits. Sums
-// are in f32.
+// Products of tiles of many queries as products of bf16 numbers. Numbers are sums of bf16 parts:
+// one for bf16 and its weights, two for f16, which they equal, and for its weights, of which they
+// keep 16 bits. Sums are in f32.
 #pragma once
 
 #include <cstdint>
 
-#include "cpu/backend/amx.h"
+#include "cpu/backend/row_list.h"
 #include "cpu/backend/tensors.h"
+#include "cpu/backend_table.h"
 
-namespace flexc::cpu::amx {
+namespace flexc::cpu::parts {
+
+// What multiplies pairs of bf16 numbers: nothing, an instruction of vectors, or AMX.
+enum class Unit : std::uint8_t { none, dot_products, matrix_unit };
 
 // Numbers of rows and keys of a product are multiples of this.
 inline constexpr int kTileUnit = 32;
 inline constexpr int kMostParts = 2;
 
-// Of numbers in products of these types: 0 if the unit never has them.
+// Of numbers in products of these types: 0 if no unit ever has them.
 constexpr int most_parts(const KernelShape& shape) {
     const bool has_16_bits = shape.dtype == DType::bf16 || shape.dtype == DType::f16;
     return has_16_bits && shape.kv_dtype == shape.dtype ? kMostParts : 0;
 }
 
-// Whether tiles of this launch are multiplied by the unit. f16 that is not finite has no parts:
-// tiles with it are multiplied in f32, as are all others if this is false.
-bool suits_tiles(const KernelShape& shape, const AttentionArguments& in);
+// Outputs of f32 may be parts of a sum, and keep the bits of weights that products of parts round
+// away.
+constexpr bool may_round_weights(const AttentionArguments& in) {
+    return (in.o_flags & kOutputF32) == 0;
+}
+
+// The unit that multiplies tiles of this launch. f16 that is not finite has no parts: tiles with it
+// are multiplied in f32, as are all others if there is no unit.
+Unit unit_for(const KernelShape& shape, const AttentionArguments& in);
 constexpr bool needs_finite(DType dtype) { return dtype == DType::f16; }
 
 // Packed numbers, of up to kMostParts parts, in the room of as many floats.
@@ -42,10 +52,12 @@ Magnitude pack_keys(DType dtype, const RowList& keys, int dim, std::int64_t room
                     std::uint16_t* packed);
 Magnitude pack_values(DType dtype, const RowList& values, int dim, std::int64_t room,
                       std::uint16_t* packed);
-// In place: weights[rows][stride] become both parts of 32 keys, then those of the next 32.
-void pack_weights(std::int64_t rows, std::int64_t keys, float* weights, std::int64_t stride);
+// In place: weights[rows][stride] become all parts of 32 keys, then those of the next 32.
+void pack_weights(DType dtype, std::int64_t rows, std::int64_t keys, float* weights,
+                  std::int64_t stride);
 
 struct TileProduct {
+    Unit unit;
     DType dtype;
     int dim;
     std::int64_t rows, keys;
@@ -60,4 +72,4 @@ void multiply_by_keys(const TileProduct& product, const std::uint16_t* queries,
 void add_weighted_values(const TileProduct& product, const float* weights, std::int64_t stride,
                          const std::uint16_t* values, float* out, bool accumulate);
 
-} // namespace flexc::cpu::amx
+} // namespace flexc::cpu::parts
