@@ -346,8 +346,9 @@ typedef struct flexc_lengths {
     int32_t reserved;
 } flexc_lengths;
 
-/* The arrays in memory of the kernel's device, contiguous i32, each of them optional. A call on a
- * CPU that is given some is an error where the plan has other lengths. */
+/* The arrays in memory of the kernel's device, contiguous i32. A call on a CPU that is given some
+ * is an error where the plan has other lengths; on CUDA it begins with what
+ * flexc_plan_update_length_tensors() does with them, which needs all that the layouts use. */
 typedef struct flexc_length_tensors {
     uint32_t struct_size;
     uint32_t reserved;

@@ -65,9 +65,10 @@ struct Lengths {
 
 inline constexpr std::int64_t kMaxPageSize = 1024;
 
-// The arrays of Lengths as contiguous i32 in device memory. If some are passed to a call on a CPU,
-// they must equal the numbers with which the plan was made or last updated; otherwise it is an
-// error.
+// The arrays of Lengths as contiguous i32 in device memory. A call that is given some cannot have
+// the lengths of a plan that nobody has updated: on CUDA it begins with what update() does with
+// them, so that they have to be all that the layouts use; on a CPU they must equal the numbers with
+// which the plan was made or last updated, otherwise it is an error.
 struct LengthTensors {
     TensorView cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k;
     TensorView page_table, page_indptr, page_indices, last_page_len;

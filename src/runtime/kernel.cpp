@@ -1,6 +1,7 @@
 #include "flexc/kernel.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "runtime/alignment.h"
 #include "runtime/bind_call.h"
@@ -108,6 +109,40 @@ Result<void> check_has_lengths(const detail::PlanState& plan) {
                  "this kernel was compiled for dense tensors, which have no lengths"};
 }
 
+// What makes the plan's records of requests on the device from lengths in its memory, once the plan
+// knows that the device does so.
+struct LengthReading {
+    LengthArrays arrays;
+    SequenceRecords to;
+
+    Result<void> launch(const runtime::Executable& executable, Stream stream) const {
+        return executable.read_lengths(arrays, to, stream);
+    }
+};
+Result<LengthReading> bind_length_reading(const detail::KernelState& kernel,
+                                          const detail::PlanState& plan, const Lengths& lengths) {
+    auto arrays = runtime::bind_length_arrays(kernel, plan, lengths);
+    if (!arrays) return arrays.error();
+    LengthReading reading{*arrays, plan.sequences->records(plan.sizes)};
+    reading.to.is_wrong = static_cast<int*>(kernel.executable->out_of_range_flag());
+    return reading;
+}
+
+// The same for a call that has lengths: nothing if it has none, or if the host compares them with
+// the plan's.
+Result<std::optional<LengthReading>> bind_lengths_of_call(const detail::KernelState& kernel,
+                                                          const detail::PlanState& plan,
+                                                          const LengthTensors* tensors) {
+    if (tensors == nullptr || plan.sequences == nullptr ||
+        !kernel.executable->reads_sequences_of_plan())
+        return std::optional<LengthReading>();
+    auto lengths = plan.sequences->get()->given_by(*tensors);
+    if (!lengths) return lengths.error();
+    auto reading = bind_length_reading(kernel, plan, *lengths);
+    if (!reading) return reading.error();
+    return std::optional(*reading);
+}
+
 // Uses the plan's block mask, or builds one in the workspace in stream order, also in a graph, so
 // that it matches the lengths and buffers that the pass reads.
 Result<void> use_block_mask(const detail::KernelState& kernel, const detail::PlanState& plan,
@@ -164,11 +199,9 @@ Result<void> Kernel::update(const Plan& plan, const LengthTensors& tensors, Stre
         auto lengths = state.sequences->get()->given_by(tensors);
         if (!lengths) return lengths.error();
         if (!state_->executable->reads_sequences_of_plan()) return update(plan, *lengths, stream);
-        auto arrays = runtime::bind_length_arrays(*state_, state, *lengths);
-        if (!arrays) return arrays.error();
-        SequenceRecords records = state.sequences->records(state.sizes);
-        records.is_wrong = static_cast<int*>(state_->executable->out_of_range_flag());
-        return state_->executable->read_lengths(*arrays, records, stream);
+        auto reading = bind_length_reading(*state_, state, *lengths);
+        if (!reading) return reading.error();
+        return reading->launch(*state_->executable, stream);
     });
 }
 
@@ -197,10 +230,14 @@ Result<void> Kernel::forward(const Plan& plan, const ForwardTensors& tensors,
     return guarded([&]() -> Result<void> {
         if (auto checked = check_plan(state_.get(), plan.state_.get()); !checked) return checked;
         if (auto checked = check_workspace(*plan.state_, workspace); !checked) return checked;
+        auto reading = bind_lengths_of_call(*state_, *plan.state_, tensors.lengths);
+        if (!reading) return reading.error();
         runtime::BoundCall bound;
         if (auto done = runtime::bind_forward(*state_, *plan.state_, tensors, buffers, bound);
             !done)
             return done;
+        if (*reading)
+            if (auto done = (*reading)->launch(*state_->executable, stream); !done) return done;
         runtime::Call call = bound.view(workspace, stream);
         if (auto done = use_block_mask(*state_, *plan.state_, runtime::Pass::forward, call); !done)
             return done;
@@ -227,11 +264,15 @@ Result<void> Kernel::backward(const Plan& plan, const BackwardTensors& tensors,
             return Error{ErrorCode::invalid_option,
                          "this kernel was compiled without backward: set CompileOptions::backward"};
         if (auto checked = check_workspace(*plan.state_, workspace); !checked) return checked;
+        auto reading = bind_lengths_of_call(*state_, *plan.state_, tensors.lengths);
+        if (!reading) return reading.error();
         runtime::BoundCall bound;
         if (auto done = runtime::bind_backward(*state_, *plan.state_, tensors, buffers,
                                                buffer_gradients, workspace, bound);
             !done)
             return done;
+        if (*reading)
+            if (auto done = (*reading)->launch(*state_->executable, stream); !done) return done;
         runtime::Call call = bound.view(workspace, stream);
         if (auto done = use_block_mask(*state_, *plan.state_, runtime::Pass::backward, call); !done)
             return done;

@@ -271,7 +271,7 @@ struct Case {
     std::vector<std::int32_t> q_lens, kv_lens, q_rows, kv_rows; // used, and there
     std::vector<std::int32_t> cu_q, cu_k, starts;
     QueryStart start = QueryStart::automatic;
-    bool by_device = false; // lengths come by update(), in the device's memory
+    bool by_device = false; // lengths come by update() or with calls, in the device's memory
     bool has_starts = false, by_table = true, heads_first = false;
     std::int64_t page_size = 0, pages = 0, max_pages = 0;
     std::vector<std::int32_t> table, indptr, indices, last;
@@ -284,6 +284,8 @@ struct Case {
         return sink->index == Sink::Index::head ? h : sink->index == Sink::Index::request ? b : row;
     }
     std::int64_t batch() const { return static_cast<std::int64_t>(q_lens.size()); }
+    // On a GPU instead of an update, on a CPU after one.
+    bool by_call() const { return by_device && heads % 2 == 0; }
     std::int64_t most(const std::vector<std::int32_t>& lens) const {
         return lens.empty() ? 0 : *std::max_element(lens.begin(), lens.end());
     }
@@ -766,15 +768,15 @@ Outputs run(const Case& one, const Inputs& in) {
     }
     const auto q_view = [&](Memory& memory) { return memory.view(q_batch, 0); };
     const auto k_view = [&](Memory& memory) { return memory.view(k_batch, one.page_size); };
-    const ForwardTensors forward{.q = q_view(q),
-                                 .k = k_view(k),
-                                 .v = k_view(v),
-                                 .o = q_view(o),
-                                 .lse = lse.lse_view(q_batch),
-                                 .k_scale = k_scale.view(),
-                                 .v_scale = v_scale.view(),
-                                 .max_scores =
-                                     one.max_scores ? max_scores.lse_view(q_batch) : TensorView{}};
+    ForwardTensors forward{.q = q_view(q),
+                           .k = k_view(k),
+                           .v = k_view(v),
+                           .o = q_view(o),
+                           .lse = lse.lse_view(q_batch),
+                           .k_scale = k_scale.view(),
+                           .v_scale = v_scale.view(),
+                           .max_scores =
+                               one.max_scores ? max_scores.lse_view(q_batch) : TensorView{}};
     PlanOptions options{.scale = scale_of(one),
                         .lengths = one.by_device ? one.later() : one.lengths(),
                         .cpu_threads = {.count = one.threads},
@@ -787,7 +789,9 @@ Outputs run(const Case& one, const Inputs& in) {
     auto plan = kernel.plan(one.sizes(), buffers, {}, options);
     REQUIRE_OK(plan);
     const DeviceLengths lengths(on, one.lengths());
-    if (one.by_device) REQUIRE_OK(kernel.update(*plan, lengths.tensors));
+    if (one.by_device && !(one.by_call() && is_on_gpu(on)))
+        REQUIRE_OK(kernel.update(*plan, lengths.tensors));
+    forward.lengths = one.by_call() ? &lengths.tensors : nullptr;
     const Called call(on, *plan);
     REQUIRE_OK(kernel.forward(*plan, forward, buffers, call.workspace));
     Outputs out{.o = o.get(), .lse = lse.get(), .dq = {}, .dk = {}, .dv = {}, .dt = {}, .ds = {}};
@@ -807,7 +811,8 @@ Outputs run(const Case& one, const Inputs& in) {
                                 .d_lse = one.has_d_lse ? d_lse.lse_view(q_batch) : TensorView{},
                                 .dq = q_view(dq),
                                 .dk = k_view(dk),
-                                .dv = k_view(dv)},
+                                .dv = k_view(dv),
+                                .lengths = forward.lengths},
                                buffers, gradients, call.workspace));
     out.dq = dq.get();
     out.dk = dk.get();
@@ -2014,6 +2019,59 @@ TEST_CASE("random requests on a GPU: lengths that are wrong in its memory are to
     CHECK(told());
     f.cu = {0, 2, 3};
     CHECK(!told());
+}
+
+TEST_CASE("random requests on a GPU: a call has the lengths that are given to it") {
+    if (!is_on_gpu(default_device())) return;
+    const Device device = Device::cuda(0);
+    Fixture f;
+    const auto kernel = compile("score", {.dtype = DType::f32,
+                                          .head_dim = 8,
+                                          .query_layout = Layout::ragged,
+                                          .key_layout = Layout::ragged,
+                                          .device = device,
+                                          .backward = false});
+    REQUIRE_OK(kernel);
+    // Each key has its number as its value, so that o is the mean of those that a query sees.
+    std::vector<float> values(8 * 8);
+    for (std::size_t i = 0; i < values.size(); ++i)
+        values[i] = static_cast<float>(i / 8);
+    const DeviceMemory q = copied(device, std::vector<float>(3 * 2 * 8, 1)),
+                       k = copied(device, std::vector<float>(8 * 8, 1)), v = copied(device, values),
+                       o = copied(device, std::vector<float>(3 * 2 * 8, 7));
+    ForwardTensors tensors{.q = TensorView::contiguous(q.data(), DType::f32, {3, 2, 8}),
+                           .k = TensorView::contiguous(k.data(), DType::f32, {8, 1, 8}),
+                           .v = TensorView::contiguous(v.data(), DType::f32, {8, 1, 8}),
+                           .o = TensorView::contiguous(o.data(), DType::f32, {3, 2, 8})};
+    const auto plan = kernel->plan(f.sizes, {}, {}, {.lengths = f.ragged(), .forward = &tensors});
+    REQUIRE_OK(plan);
+    const Called call(device, *plan);
+    const auto check_means = [&](const LengthTensors* lengths, const std::vector<double>& means) {
+        tensors.lengths = lengths;
+        REQUIRE_OK(kernel->forward(*plan, tensors, {}, call.workspace));
+        std::vector<float> got(3 * 2 * 8);
+        REQUIRE_OK(o.download(got.data(), 4 * got.size()));
+        for (std::size_t i = 0; i < got.size(); ++i)
+            CHECK(static_cast<double>(got[i]) == doctest::Approx(means[i / 16]).epsilon(1e-5));
+    };
+    check_means(nullptr, {1, 1, 5}); // of keys 0 to 2, and 3 to 7
+    // The plan is stale: nobody has updated it.
+    f.cu = {0, 1, 3};
+    f.cu_k = {0, 5, 6};
+    const DeviceLengths now(device, f.ragged());
+    check_means(&now.tensors, {2, 5, 5});
+    check_means(nullptr, {2, 5, 5}); // as after an update
+    f.cu_k = {0, 2, 5};
+    const DeviceLengths later(device, f.ragged());
+    check_means(&later.tensors, {0.5, 3, 3});
+    // All arrays of the layouts are needed.
+    LengthTensors some;
+    some.cu_seqlens_k = later.tensors.cu_seqlens_k;
+    tensors.lengths = &some;
+    const auto missing = kernel->forward(*plan, tensors, {}, call.workspace);
+    REQUIRE(!missing.has_value());
+    CHECK_MESSAGE(missing.error().message.find("cu_seqlens_q: missing") != std::string::npos,
+                  missing.error().message);
 }
 
 TEST_CASE("heads that are no part of the whole are refused") {

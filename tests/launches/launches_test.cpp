@@ -695,6 +695,75 @@ TEST_CASE("launches for few queries have the blocks of known parts, and in a gra
     CHECK(launched() == captured);
 }
 
+TEST_CASE("a call that is given lengths launches what an update from them does, before its own") {
+    REQUIRE_MESSAGE(std::getenv("FLEXC_LIBCUDA") != nullptr, "run it by ctest");
+    CompileOptions options = options_of({"", 90, DType::bf16, 64}, {"", "score"});
+    options.query_layout = options.key_layout = Layout::ragged;
+    // A mask that has a block mask, which is of the new lengths too.
+    const auto kernel = compile("mask_mod = (q_idx + kv_idx) % 3 == 0", options);
+    REQUIRE_MESSAGE(kernel, kernel.error().message);
+    const Sizes n{.batch = 3, .heads = 8, .kv_heads = 2, .q_len = 40, .kv_len = 300};
+    Addresses addresses;
+    const auto rows = [&](std::int64_t count, std::int64_t heads) {
+        return tensor(addresses, DType::bf16, {count, heads, 64});
+    };
+    const auto queries = [&] { return rows(100, n.heads); };
+    const auto keys = [&] { return rows(500, n.kv_heads); };
+    ForwardTensors forward{.q = queries(),
+                           .k = keys(),
+                           .v = keys(),
+                           .o = queries(),
+                           .lse = tensor(addresses, DType::f32, {100, n.heads})};
+    BackwardTensors backward{.q = forward.q,
+                             .k = forward.k,
+                             .v = forward.v,
+                             .o = forward.o,
+                             .lse = forward.lse,
+                             .d_out = queries(),
+                             .dq = queries(),
+                             .dk = keys(),
+                             .dv = keys()};
+    const std::vector<std::int32_t> cu_q = {0, 1, 2, 2}, cu_k = {0, 300, 400, 420};
+    Lengths lengths;
+    lengths.cu_seqlens_q = cu_q;
+    lengths.cu_seqlens_k = cu_k;
+    const auto plan =
+        kernel->plan(n, {}, {}, {.lengths = lengths, .forward = &forward, .backward = &backward});
+    REQUIRE_MESSAGE(plan, plan.error().message);
+    const Workspace workspace = {addresses.next(), plan->workspace_bytes()};
+    LengthTensors given;
+    given.cu_seqlens_q = given.cu_seqlens_k = tensor(addresses, DType::i32, {n.batch + 1});
+    const auto recorded_of = [&](const Result<void>& done) {
+        REQUIRE_MESSAGE(done, done.error().message);
+        return take_recorded();
+    };
+    const auto run_forward = [&] {
+        return recorded_of(kernel->forward(*plan, forward, {}, workspace));
+    };
+    const auto run_backward = [&] {
+        return recorded_of(kernel->backward(*plan, backward, {}, {}, workspace));
+    };
+    (void)take_recorded();
+    forward.lengths = backward.lengths = &given;
+    const std::string of_forward = run_forward(), of_backward = run_backward();
+    const std::string update = recorded_of(kernel->update(*plan, given));
+    CHECK(update.find("flexc_read_lengths") != std::string::npos);
+    forward.lengths = backward.lengths = nullptr;
+    CHECK(of_forward == update + run_forward());
+    CHECK(of_backward == update + run_backward());
+    // Nothing is launched for a call that is refused.
+    LengthTensors some;
+    some.cu_seqlens_k = given.cu_seqlens_k;
+    forward.lengths = &some;
+    const auto missing = kernel->forward(*plan, forward, {}, workspace);
+    REQUIRE(!missing);
+    CHECK(missing.error().message.find("cu_seqlens_q: missing") != std::string::npos);
+    forward.lengths = &given;
+    forward.o = {};
+    CHECK(!kernel->forward(*plan, forward, {}, workspace));
+    CHECK(take_recorded().empty());
+}
+
 TEST_CASE("plans are what the record says") {
     std::string now;
     for (const Setting& setting : kSettings) {
