@@ -31,7 +31,7 @@ const std::vector<std::string> kPrograms = {
     "buffer g: f32[Q_LEN]\nscore_mod = score * g[q_idx]\nmask_mod = kv_idx >= 17 + 16 * h"};
 
 Problem random_shape(Random& random) {
-    constexpr std::array kHeadDims = {32, 64, 96, 128, 160, 256};
+    constexpr std::array kHeadDims = {16, 32, 48, 64, 80, 96, 128, 160, 208, 256};
     Problem shape;
     shape.batch = random.integer(1, 2);
     shape.kv_heads = random.integer(1, 3);

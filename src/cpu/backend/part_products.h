@@ -12,7 +12,8 @@ struct Factor {
     std::int64_t stride, inner, part;
 };
 
-// out[rows][columns] (+)= left right. Numbers of rows and inner ones are multiples of kTileUnit.
+// out[rows][columns] (+)= left right. Numbers of rows are multiples of kTileUnit; those of columns
+// and inner ones are too for AMX, and multiples of 16 for dot products.
 struct Product {
     std::int64_t rows, columns, inner;
     Factor left, right;

@@ -38,17 +38,25 @@ constexpr int kTileRows = 16, kTileColumns = 16, kPairs = 2 * kTileColumns;
 constexpr std::int64_t kTileNumbers = kTileRows * kPairs;
 static_assert(kTileUnit == 2 * kTileRows && kTileUnit == kPairs);
 
-// 32 numbers of a row as bits of bf16. Returns their exponents.
+// Dims of queries and keys are packed with zeros after the last: as many as fit the room, as those
+// of two parts are multiples of kPairs already.
+constexpr int padded(int dim) { return (dim + kPairs - 1) / kPairs * kPairs; }
+// The numbers from `d` on that a row has.
+constexpr __mmask32 mask_of(int dim, int d) {
+    return dim - d >= kPairs ? ~__mmask32{0} : (__mmask32{1} << (dim - d)) - 1;
+}
+
+// 32 numbers of a row as bits of bf16, zeros where the mask is. Returns their exponents.
 struct LoadBf16 {
     static constexpr int kParts = 1;
-    FLEXC_AVX512_INLINE __m512i at(const char* from, __m512i (&part)[kParts]) {
-        return part[0] = _mm512_loadu_si512(from);
+    FLEXC_AVX512_INLINE __m512i at(const char* from, __mmask32 mask, __m512i (&part)[kParts]) {
+        return part[0] = _mm512_maskz_loadu_epi16(mask, from);
     }
 };
 struct LoadF16 {
     static constexpr int kParts = 2;
     // The first part, rounded, has 8 of the 11 bits, and what is left has 3.
-    FLEXC_AVX512_INLINE __m512i at(const char* from, __m512i (&part)[kParts]) {
+    FLEXC_AVX512_INLINE __m512i at(const char* from, __mmask32, __m512i (&part)[kParts]) {
         __m512 whole[2], high[2], low[2];
         for (int i = 0; i < 2; ++i) {
             whole[i] = _mm512_cvtph_ps(
@@ -84,7 +92,7 @@ FLEXC_AVX512 Magnitude pack_rows(const RowList& rows, int dim, std::int64_t padd
     for (std::int64_t row = 0; row < rows.count; ++row)
         for (int d = 0; d < dim; d += kPairs) {
             __m512i part[Load::kParts];
-            note(largest, Load::at(rows.at(row) + d * 2, part));
+            note(largest, Load::at(rows.at(row) + d * 2, mask_of(dim, d), part));
             for (int i = 0; i < Load::kParts; ++i)
                 _mm512_storeu_si512(packed + row * query_stride(dim) + i * dim + d, part[i]);
         }
@@ -105,7 +113,7 @@ FLEXC_AVX512 Magnitude pack_columns(const RowList& keys, int dim, std::int64_t r
             for (int key = 0; key < kTileColumns; ++key) {
                 __m512i part[Load::kParts] = {};
                 if (first + key < keys.count)
-                    note(largest, Load::at(keys.at(first + key) + d * 2, part));
+                    note(largest, Load::at(keys.at(first + key) + d * 2, mask_of(dim, d), part));
                 for (int i = 0; i < Load::kParts; ++i)
                     of[i][key] = part[i];
             }
@@ -132,22 +140,25 @@ FLEXC_AVX512 Magnitude pack_pairs(const RowList& values, int dim, std::int64_t r
     }();
     __m512i largest = _mm512_setzero_si512();
     for (std::int64_t first = 0; first < values.count; first += kTileUnit)
-        for (int d = 0; d < dim; d += kPairs, packed += 2 * kTileNumbers)
+        for (int d = 0; d < dim; d += kPairs) {
+            const int halves = std::min((dim - d) / kTileColumns, 2);
             for (int pair = 0; pair < kTileRows; ++pair) {
                 __m512i part[2][Load::kParts] = {};
                 for (int i = 0; i < 2; ++i) {
                     const std::int64_t key = first + pair + i * kTileRows;
                     if (key < values.count)
-                        note(largest, Load::at(values.at(key) + d * 2, part[i]));
+                        note(largest, Load::at(values.at(key) + d * 2, mask_of(dim, d), part[i]));
                 }
                 for (int i = 0; i < Load::kParts; ++i)
-                    for (int half = 0; half < 2; ++half)
+                    for (int half = 0; half < halves; ++half)
                         _mm512_storeu_si512(
                             packed + i * room * dim + half * kTileNumbers + pair * kPairs,
                             _mm512_permutex2var_epi16(part[0][i],
                                                       _mm512_load_si512(kInterleaved[half].data()),
                                                       part[1][i]));
             }
+            packed += halves * kTileNumbers;
+        }
     return magnitude_of(largest);
 }
 
@@ -203,11 +214,11 @@ FLEXC_AVX512 void pack_weights(DType dtype, std::int64_t rows, std::int64_t keys
 
 void multiply_by_keys(const TileProduct& product, const std::uint16_t* queries,
                       const std::uint16_t* keys, float* scores, std::int64_t stride) {
-    const std::int64_t dim = product.dim;
+    const std::int64_t dim = padded(product.dim);
     const Product all{
         .rows = product.rows,
         .columns = product.keys,
-        .inner = dim,
+        .inner = product.dim,
         .left = {queries, query_stride(product.dim), kTileUnit, dim},
         .right = {keys + product.first * dim, kTileColumns * dim, kTileNumbers, product.room * dim},
         .out = scores,

@@ -1,4 +1,5 @@
 // Products of bf16 numbers by an instruction of AVX-512 that adds the products of pairs to floats.
+#include <algorithm>
 #include <cstring>
 
 #include "cpu/backend/avx512.h"
@@ -34,7 +35,9 @@ FLEXC_DOTS_INLINE void multiply_block(const parts::Product& product, std::int64_
     const std::uint16_t* left = product.left.data + row * left_stride;
     const std::uint16_t* right = product.right.data + column / kLanes * right_stride;
     for (std::int64_t inner = 0; inner < product.inner; inner += parts::kTileUnit) {
-        for (int pair = 0; pair < parts::kTileUnit / 2; ++pair) {
+        const std::int64_t pairs =
+            std::min<std::int64_t>(product.inner - inner, parts::kTileUnit) / 2;
+        for (std::int64_t pair = 0; pair < pairs; ++pair) {
             __m512i of_right[kVectors];
             for (int k = 0; k < kVectors; ++k)
                 of_right[k] = _mm512_loadu_si512(right + k * right_stride + pair * kPairs);
@@ -72,7 +75,7 @@ FLEXC_DOTS void multiply_columns(const parts::Product& product, std::int64_t col
 bool suits(int dim) {
     static const bool is_there = __builtin_cpu_is("amd") && avx512::suits(avx512::kLanes) &&
                                  __builtin_cpu_supports("avx512bf16");
-    return is_there && dim % parts::kTileUnit == 0;
+    return is_there && dim % kLanes == 0;
 }
 
 void multiply(const parts::Product& product) { multiply_columns<kMostVectors>(product, 0); }
