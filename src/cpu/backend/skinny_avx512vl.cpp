@@ -13,7 +13,7 @@ namespace {
 
 // Products of pairs of keys, which are interleaved: of so many dims of each, and 16 lanes of sums.
 constexpr std::int64_t kDims = 32, kSumLanes = 16;
-constexpr int kRowsAtOnce = 2, kMostBlocks = 4; // of sums in registers: rows, and blocks of kDims
+constexpr int kBlockSums = 8; // in registers: rows, times blocks of kDims
 
 // Places of the first and the last 16 of kDims dims of two keys, dim by dim.
 struct Interleaved {
@@ -46,8 +46,8 @@ class ChunkAhead {
     int halves_;
 };
 
-// As add_values() of skinny_loops.h, for kRowsAtOnce rows and two keys at a time.
-template <int kBlocks>
+// As add_values() of skinny_loops.h, for two keys at a time.
+template <int kRows, int kBlocks>
 FLEXC_TARGET_INLINE void add_pairs(std::int64_t first, std::int64_t dim,
                                    const std::uint16_t* weights, std::int64_t stride,
                                    const char* values, std::int64_t bytes, std::int64_t count,
@@ -57,8 +57,8 @@ FLEXC_TARGET_INLINE void add_pairs(std::int64_t first, std::int64_t dim,
     const Interleaved order;
     std::int64_t d = first;
     for (; d + kStep <= dim; d += kStep) {
-        __m512 sums[kRowsAtOnce][kVectors];
-        for (int i = 0; i < kRowsAtOnce; ++i)
+        __m512 sums[kRows][kVectors];
+        for (int i = 0; i < kRows; ++i)
             for (int k = 0; k < kVectors; ++k)
                 sums[i][k] = _mm512_loadu_ps(out + i * dim + d + k * kSumLanes);
         // Adds the values of key j and, if `has_second`, of the one after it.
@@ -73,7 +73,7 @@ FLEXC_TARGET_INLINE void add_pairs(std::int64_t first, std::int64_t dim,
                 pairs[2 * k] = _mm512_permutex2var_epi16(one, order.first, two);
                 pairs[2 * k + 1] = _mm512_permutex2var_epi16(one, order.last, two);
             }
-            for (int i = 0; i < kRowsAtOnce; ++i) {
+            for (int i = 0; i < kRows; ++i) {
                 std::int32_t of_keys = 0;
                 std::memcpy(&of_keys, weights + i * stride + j, has_second ? 4 : 2);
                 __m512i of_row = _mm512_set1_epi32(of_keys);
@@ -89,12 +89,30 @@ FLEXC_TARGET_INLINE void add_pairs(std::int64_t first, std::int64_t dim,
             add(j, true);
         }
         if (j < count) add(j, false);
-        for (int i = 0; i < kRowsAtOnce; ++i)
+        for (int i = 0; i < kRows; ++i)
             for (int k = 0; k < kVectors; ++k)
                 _mm512_storeu_ps(out + i * dim + d + k * kSumLanes, sums[i][k]);
     }
     if constexpr (kBlocks > 1)
-        add_pairs<kBlocks / 2>(d, dim, weights, stride, values, bytes, count, out, ahead);
+        add_pairs<kRows, kBlocks / 2>(d, dim, weights, stride, values, bytes, count, out, ahead);
+}
+
+template <int kRows>
+FLEXC_TARGET void add_all_pairs(int rows, int dim, const std::uint16_t* weights,
+                                std::int64_t stride, const MemoryRows& values, float* out) {
+    const RowsAhead ahead(values, dim, PairsOfBf16::kBytes);
+    const std::int64_t bytes = values.stride * PairsOfBf16::kBytes;
+    const char* const data = static_cast<const char*>(values.data);
+    for (std::int64_t j = 0; j < values.count; j += kValuesAtOnce) {
+        LinesAhead lines(ahead, j);
+        const std::int64_t count = std::min(values.count - j, kValuesAtOnce);
+        for (int row = 0; row < rows; row += kRows) {
+            ChunkAhead chunk(lines, row / kRows, rows / kRows);
+            add_pairs<kRows, kBlockSums / kRows>(0, dim, weights + row * stride + j, stride,
+                                                 data + j * bytes, bytes, count,
+                                                 out + std::int64_t{row} * dim, chunk);
+        }
+    }
 }
 
 } // namespace
@@ -108,21 +126,13 @@ FLEXC_TARGET void round_weights(int rows, std::int64_t keys, const float* weight
                                     _mm512_loadu_ps(weights + row * stride + key))));
 }
 
-FLEXC_TARGET void add_bf16_weighted_values(int rows, int dim, const std::uint16_t* weights,
-                                           std::int64_t stride, const MemoryRows& values,
-                                           float* out) {
-    const RowsAhead ahead(values, dim, PairsOfBf16::kBytes);
-    const std::int64_t bytes = values.stride * PairsOfBf16::kBytes;
-    const char* const data = static_cast<const char*>(values.data);
-    for (std::int64_t j = 0; j < values.count; j += kValuesAtOnce) {
-        LinesAhead lines(ahead, j);
-        const std::int64_t count = std::min(values.count - j, kValuesAtOnce);
-        for (int row = 0; row < rows; row += kRowsAtOnce) {
-            ChunkAhead chunk(lines, row / kRowsAtOnce, rows / kRowsAtOnce);
-            add_pairs<kMostBlocks>(0, dim, weights + row * stride + j, stride, data + j * bytes,
-                                   bytes, count, out + std::int64_t{row} * dim, chunk);
-        }
-    }
+// Four rows at once interleave values half as often as two, which read up to 128 dims of a key
+// before the next one: where rows are adjacent, the processor then reads ahead too.
+void add_bf16_weighted_values(int rows, int dim, const std::uint16_t* weights, std::int64_t stride,
+                              const MemoryRows& values, float* out) {
+    const bool takes_turns = rows == 4 && values.stride == dim;
+    (rows < 4 || takes_turns ? add_all_pairs<2> : add_all_pairs<4>)(rows, dim, weights, stride,
+                                                                    values, out);
 }
 
 void multiply_bf16_by_keys(int rows, int dim, const std::uint16_t* left, const MemoryRows& keys,
