@@ -233,6 +233,7 @@ class Emitter {
             for (const auto& [condition, value] : passes::grid_conditions(mod_))
                 result.push_back(condition);
         append(result, shifted_roots(mod_.shifted_reads));
+        if (has_shifted_bias(mod_, config_)) append(result, shifted_roots({mod_.shifted_bias}));
         return result;
     }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cuda/emit_derivative.h"
+#include "cuda/emit_shifted_reads.h"
 #include "cuda/names.h"
 #include "cuda/policy.h"
 #include "passes/dense_bias.h"
@@ -58,7 +59,12 @@ std::string emit_dense_bias(const SymbolTable& symbols, NodeId read, const analy
 }
 
 NodeId copied_bias(const passes::Mod& mod, const plan::KernelConfig& config) {
-    return config.storage.bias_stages > 0 ? passes::dense_bias_of_score(mod) : kNoNode;
+    return config.storage.bias_stages > 0 ? passes::copied_bias_of_score(mod) : kNoNode;
+}
+
+bool has_shifted_bias(const passes::Mod& mod, const plan::KernelConfig& config) {
+    const NodeId bias = copied_bias(mod, config);
+    return bias != kNoNode && bias == mod.shifted_bias.read;
 }
 
 std::string emit_dense_bias(const SymbolTable& symbols, const plan::KernelConfig& config,
@@ -80,9 +86,15 @@ std::string emit_dense_bias(const SymbolTable& symbols, const plan::KernelConfig
         return !mod.dependence[read].has(analysis::Dependence::b);
     });
     const auto sharing = passes::sharing_of_biases(mod).value_or(passes::BiasSharing{});
+    const bool is_shifted = has_shifted_bias(mod, config);
     Policy policy("DenseBias");
-    add_functions(policy, symbols, bias);
+    if (is_shifted)
+        policy.member("    using Element = ShiftedRead<0>::Element;\n");
+    else
+        add_functions(policy, symbols, bias);
     policy.constant("kStages", config.storage.bias_stages);
+    policy.constant("kIsShifted", is_shifted);
+    policy.constant("kIsByKey", is_shifted && mod.shifted_bias.by_key);
     policy.constant("kIsUsedByDerivatives",
                     bias != kNoNode && std::ranges::find(needed, bias) != needed.end());
     policy.constant("kIsSharedByBatches", is_shared);
@@ -92,7 +104,9 @@ std::string emit_dense_bias(const SymbolTable& symbols, const plan::KernelConfig
     policy.constant("kBatchesMeet", sharing.batches);
     policy.constant("kHeadsMeet", sharing.heads);
     policy.constant("kGroupMeets", sharing.group);
-    return policy.text();
+    if (!is_shifted) return policy.text();
+    return "#define FLEXC_HAS_SHIFTED_READS\n" +
+           emit_shifted_reads(symbols, {mod.shifted_bias}, kNoNode) + policy.text();
 }
 
 } // namespace flexc::cuda

@@ -327,11 +327,11 @@ std::string emit_shared_gradient(const SymbolTable& symbols,
     to_memory.compute(indices);
     bool share_addresses = false;
     for (const Partial& partial : summed) {
-        if (passes::shares_addresses(*passes::captured_read(symbols.mod(), partial.read))) {
+        if (passes::has_own_addresses(*passes::captured_read(symbols.mod(), partial.read))) {
+            add(to_memory, symbols, partial.read, "sum", "");
+        } else {
             to_memory.line("shared.add(" + to_memory.gradient_address(partial.read) + ", sum);");
             share_addresses = true;
-        } else {
-            add(to_memory, symbols, partial.read, "sum", "");
         }
     }
     const std::string term =

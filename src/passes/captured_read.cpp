@@ -606,12 +606,12 @@ void find_captured_reads(Mod& mod) {
     mod.difference_values = difference_values(mod, forms);
 }
 
-bool shares_addresses(const CapturedRead& read) {
-    if (!read.is_whole()) return true;
-    const ReadPiece& piece = read.pieces.front();
-    return piece.read_class != ReadClass::dense_bias &&
-           (piece.read_class != ReadClass::shifted ||
-            std::ranges::any_of(piece.shifts, &ShiftedIndex::is_clamped));
+bool has_own_addresses(const CapturedRead& read) {
+    return std::ranges::all_of(read.pieces, [](const ReadPiece& piece) {
+        return piece.read_class == ReadClass::dense_bias ||
+               (piece.read_class == ReadClass::shifted &&
+                std::ranges::none_of(piece.shifts, &ShiftedIndex::is_clamped));
+    });
 }
 
 bool has_offset_of_elements(const Mod& mod, NodeId read, int key_width) {

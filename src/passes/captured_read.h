@@ -126,8 +126,9 @@ const CapturedRead* captured_read(const Mod& mod, ir::NodeId read);
 // keys.
 bool is_table(const CapturedRead& read);
 
-// Whether several elements of a head may have one address.
-bool shares_addresses(const CapturedRead& read);
+// Whether each element of a head has an address of its own, of those to which the same assumptions
+// apply.
+bool has_own_addresses(const CapturedRead& read);
 
 // Whether a kernel computes the offset of this read for each element, rather than once for many (as
 // for reads by distance, by row or column of the 2-D key index, and dense biases). key_width: of

@@ -118,6 +118,11 @@ NodeId dense_bias_of_score(const Mod& mod) {
     return best;
 }
 
+NodeId copied_bias_of_score(const Mod& mod) {
+    const NodeId dense = dense_bias_of_score(mod);
+    return dense == ir::kNoNode ? mod.shifted_bias.read : dense;
+}
+
 namespace {
 
 // Empty if some element of the buffer is not read.

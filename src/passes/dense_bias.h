@@ -22,6 +22,10 @@ bool are_dense_indices(const Mod& mod, ir::NodeId read);
 // none.
 ir::NodeId dense_bias_of_score(const Mod& mod);
 
+// The read of the score whose tiles a fused backward can copy: the dense bias, else
+// Mod::shifted_bias; kNoNode for none.
+ir::NodeId copied_bias_of_score(const Mod& mod);
+
 // Returns the band of the elements that use what a read gives, where choices by the distance leave
 // it to one of their branches: where(abs(q_idx - kv_idx) < w, bias[h, q_idx, kv_idx], 0). It has a
 // bound at most for each side. Adds nodes to the graph if there is a band.

@@ -246,6 +246,10 @@ std::string describe_read(const Mod& mod, std::span<const Mod> kernels,
             have_ends(shifted)
                 ? "; of tiles beyond the clamps of all such reads, one element a line"
                 : "");
+    if (read == mod.shifted_bias.read)
+        text +=
+            "  read: in a warp-specialized backward likewise, where there is room and no table is "
+            "summed\n";
     if (const CapturedRead* captured = captured_read(mod, read))
         text += describe_class(mod, *captured);
     if (const ReadGradient* gradient = gradient_of(mod.gradients, read))

@@ -25,21 +25,16 @@ void find_sums(Mod& mod, const SumOptions& options) {
     find_sum_factors(mod, options.divides_by_derivative);
     find_term_gradients(mod);
     find_table_gradients(mod);
-    find_shifted_gradients(mod);
+    find_shifted_reads(mod);
     find_grid_gradients(mod);
     join_distances_to_tables(mod);
     find_weighted_gradients(mod);
 }
 
-// Whether each element adds to an address of its own, or the address depends on the score.
-bool has_own_addresses(const Mod& mod, const ReadGradient& gradient) {
+// Whether each element adds to an address of its own.
+bool adds_to_own_addresses(const Mod& mod, const ReadGradient& gradient) {
     const CapturedRead* read = captured_read(mod, gradient.read);
-    const auto is_own = [](const ReadPiece& piece) {
-        return piece.read_class == ReadClass::dense_bias ||
-               (piece.read_class == ReadClass::shifted &&
-                std::ranges::none_of(piece.shifts, &ShiftedIndex::is_clamped));
-    };
-    return read != nullptr && std::ranges::all_of(read->pieces, is_own);
+    return read != nullptr && has_own_addresses(*read);
 }
 
 void erase(Indices& from, const Indices& which) {
@@ -63,7 +58,7 @@ class Sharing {
         erase(first_, tables_);
         for (const std::size_t i :
              tables_.empty() ? by_element(mod, first_) : by_element(of_score(first_)))
-            (has_own_addresses(mod, mod.gradients[i]) ? beside_ : left_).push_back(i);
+            (adds_to_own_addresses(mod, mod.gradients[i]) ? beside_ : left_).push_back(i);
     }
 
     std::vector<Mod> passes() {

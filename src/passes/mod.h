@@ -126,6 +126,9 @@ struct Mod {
     bool tables_take_all = false;
     // The shifted reads of the score, by passes/shifted_read.h; only if some gradient is_shifted.
     std::vector<ShiftedRead> shifted_reads;
+    // The shifted read without clamps that a fused backward may copy by tiles, where there is no
+    // dense bias; of none, its read is kNoNode.
+    ShiftedRead shifted_bias;
     // Elements of the same distance with the same borrows at these places add to the same places of
     // all tables; empty if there are no such places.
     std::vector<DigitPlace> digit_places;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "passes/captured_read.h"
+#include "passes/dense_bias.h"
 #include "passes/facts.h"
 #include "passes/simplify.h"
 #include "passes/table_gradient.h"
@@ -182,6 +183,12 @@ class ShiftedSum {
     int terms_ = 0;
 };
 
+// Less for reads that gain more from a copy: shifted ones, not dense biases, and narrow elements.
+std::pair<bool, std::size_t> order_of_copies(const Mod& mod, const ShiftedRead& read) {
+    const DType dtype = mod.program.buffers[mod.program.graph[read.read].symbol].dtype;
+    return {!is_copied_as_shifted(mod, read.read), size_of(dtype)};
+}
+
 } // namespace
 
 bool is_copied_as_shifted(const Mod& mod, NodeId read) {
@@ -204,10 +211,8 @@ std::vector<ShiftedRead> stage_shifts(Mod& mod, const std::vector<NodeId>& roots
         if (const auto shifted = shifted_read(staged, id)) result.push_back(*shifted);
     if (std::ranges::none_of(result, is_shifted, &ShiftedRead::read)) return {};
     if (result.size() > most) {
-        std::ranges::stable_sort(result, {}, [&](const ShiftedRead& read) {
-            const DType dtype = mod.program.buffers[mod.program.graph[read.read].symbol].dtype;
-            return std::pair(!is_shifted(read.read), size_of(dtype));
-        });
+        std::ranges::stable_sort(
+            result, {}, [&](const ShiftedRead& read) { return order_of_copies(mod, read); });
         result.resize(most);
     }
     find_facts(staged);
@@ -229,10 +234,17 @@ std::vector<double> factors_of_shifts(const ir::Graph& graph, const std::vector<
     return is_sum ? sum.factors() : std::vector<double>{};
 }
 
-void find_shifted_gradients(Mod& mod) {
+void find_shifted_reads(Mod& mod) {
     mod.shifted_reads.clear();
-    if (mod.gradients.empty() || !mod.program.is_dense()) return;
+    mod.shifted_bias = {};
+    if (mod.d_score == kNoNode || !mod.program.is_dense()) return;
     const auto shifted = stage_shifts(mod, {mod.score});
+    if (dense_bias_of_score(mod) == kNoNode)
+        for (const ShiftedRead& read : shifted)
+            if (!read.is_clamped() &&
+                (mod.shifted_bias.read == kNoNode ||
+                 order_of_copies(mod, read) < order_of_copies(mod, mod.shifted_bias)))
+                mod.shifted_bias = read;
     for (ReadGradient& gradient : mod.gradients) {
         gradient.is_shifted =
             !gradient.is_of_row &&

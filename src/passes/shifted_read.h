@@ -29,7 +29,8 @@ bool have_ends(const std::vector<ShiftedRead>& reads);
 std::vector<double> factors_of_shifts(const ir::Graph& graph, const std::vector<ShiftedRead>& reads,
                                       ir::NodeId addend);
 
-// Fills ReadGradient::is_shifted, and Mod::shifted_reads if there is any, from the mod's facts.
-void find_shifted_gradients(Mod& mod);
+// Fills ReadGradient::is_shifted, Mod::shifted_reads if there is any, and Mod::shifted_bias, from
+// the mod's facts.
+void find_shifted_reads(Mod& mod);
 
 } // namespace flexc::passes

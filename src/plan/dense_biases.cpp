@@ -35,8 +35,9 @@ CopiedBias copied_bias_of(const passes::Mod& mod, ir::NodeId read) {
 
 std::vector<CopiedBias> tiled_biases(const passes::Mod& mod, const KernelConfig& config) {
     std::vector<CopiedBias> biases;
-    if (config.storage.bias_stages > 0)
-        biases.push_back(copied_bias_of(mod, passes::dense_bias_of_score(mod), false));
+    const ir::NodeId bias = passes::dense_bias_of_score(mod);
+    if (config.storage.bias_stages > 0 && bias != ir::kNoNode)
+        biases.push_back(copied_bias_of(mod, bias, false));
     for (const passes::ReadGradient& gradient : mod.gradients)
         if (passes::gradient_sum(mod, gradient, config.sums) == passes::GradientSum::dense_bias)
             biases.push_back(copied_bias_of(mod, gradient.read, true));

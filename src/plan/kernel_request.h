@@ -163,9 +163,11 @@ struct ScoreDerivative {
     bool computes_columns = false; // some value is computed or read for each key
 };
 
-// The dense bias that a fused backward copies by tiles, and the gradients that it adds by tiles.
+// The bias that a fused backward copies by tiles, and the gradients of dense ones that it adds by
+// tiles.
 struct DenseBias {
-    int bytes = 0;               // of an element of passes::dense_bias_of_score(); 0 for none
+    int bytes = 0; // of an element of passes::copied_bias_of_score(); 0 for none
+    bool is_shifted = false, is_by_key = false; // it is Mod::shifted_bias, by key
     bool adds_gradients = false; // some are summed by GradientSum::dense_bias
     bool has_gradient_of_score = false; // passes::are_biases_of_scores()
     bool has_narrow_gradient = false;   // passes::are_biases_narrow(): 16-bit gradients

@@ -40,12 +40,15 @@ bool reads_at(passes::Place place, const passes::Mod& mod, const std::vector<ir:
     });
 }
 
-// Returns the bytes of an element of the dense bias that a fused backward copies; 0 for none.
+// Returns the bytes of an element of the bias that a fused backward copies; 0 for none.
 int backward_bias_bytes(const passes::Mod& mod) {
     // The warps that would copy it are busy with sums over diagonals.
     if (passes::sums_by(mod, passes::GradientSum::distance) || passes::weighs_distances(mod))
         return 0;
-    const ir::NodeId bias = passes::dense_bias_of_score(mod);
+    // Its tiles take the memory of a 2-D key index.
+    if (passes::dense_bias_of_score(mod) == ir::kNoNode && passes::index_2d_reads(mod).width != 0)
+        return 0;
+    const ir::NodeId bias = passes::copied_bias_of_score(mod);
     return bias == ir::kNoNode ? 0 : static_cast<int>(size_of(mod.program.buffer_of(bias).dtype));
 }
 
@@ -60,12 +63,17 @@ ElementSums joint_sums(const passes::Mod& mod) {
 
 DenseBias dense_bias(const passes::Mod& mod) {
     DenseBias bias{.bytes = backward_bias_bytes(mod),
+                   .is_shifted = passes::dense_bias_of_score(mod) == ir::kNoNode &&
+                                 mod.shifted_bias.read != ir::kNoNode,
+                   .is_by_key = mod.shifted_bias.by_key,
                    .adds_gradients = passes::sums_by(mod, passes::GradientSum::dense_bias),
                    .has_gradient_of_score = passes::are_biases_of_scores(mod),
                    .has_narrow_gradient = passes::are_biases_narrow(mod)};
-    if (passes::sums_shifts(mod) || passes::sums_tables(mod) || passes::sums_grids(mod)) {
+    const bool sums_entries = passes::sums_tables(mod) || passes::sums_grids(mod);
+    if (passes::sums_shifts(mod) || sums_entries) {
         // The warps that copy biases and add tiles are busy with sums that elements would wait for.
-        bias.bytes = 0;
+        // Those of shifted gradients leave a copy to the warp that loads queries.
+        if (!bias.is_shifted || sums_entries) bias.bytes = 0;
         bias.adds_gradients = false;
     }
     return bias;

@@ -30,20 +30,3 @@ __device__ inline int sum_over_lanes(float (&values)[kLength], int lane) {
         return first + ((lane & kDistance) != 0 ? kCount / 2 : 0);
     }
 }
-
-// Sums x over the lanes in `same`, the lane itself among them; lanes that are in each other's have
-// the same ones. The lowest of them gets the sum.
-__device__ inline float sum_over_same(float x, unsigned same, int lane) {
-    constexpr unsigned kAll = 0xffffffffu;
-    unsigned above = same & 0xfffffffeu << lane;
-    int rank = __popc(same & ~(kAll << lane)); // the lanes with odd ranks have been taken next
-#pragma unroll 1
-    while (__any_sync(kAll, above != 0)) {
-        const int next = above != 0 ? __ffs(above) - 1 : lane;
-        const float other = __uint_as_float(__shfl_sync(kAll, __float_as_uint(x), next));
-        if (above != 0) x += other;
-        above &= ~__ballot_sync(kAll, rank % 2 != 0);
-        rank /= 2;
-    }
-    return x;
-}

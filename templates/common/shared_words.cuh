@@ -31,7 +31,10 @@ __device__ inline unsigned long long load_shared_long(unsigned from) {
 // Stores x where there is 0, and returns what was there before: atomically.
 __device__ inline unsigned long long set_shared_if_zero(unsigned to, unsigned long long x) {
     unsigned long long before;
-    asm volatile("atom.shared.cas.b64 %0, [%1], 0, %2;" : "=l"(before) : "r"(to), "l"(x) : "memory");
+    asm volatile("atom.shared.cas.b64 %0, [%1], 0, %2;"
+                 : "=l"(before)
+                 : "r"(to), "l"(x)
+                 : "memory");
     return before;
 }
 

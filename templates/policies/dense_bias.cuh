@@ -21,6 +21,8 @@ struct DenseBias {
     // Hopper's backward: number of tiles in shared memory; 0: the bias is read element by element,
     // or there is none.
     static constexpr int kStages = 0;
+    // Whether it is ShiftedRead<0> instead, whose lines are those of queries, or of keys.
+    static constexpr bool kIsShifted = false, kIsByKey = false;
     static constexpr bool kIsUsedByDerivatives = false; // derivatives read the copied bias
     static constexpr bool kIsSharedByBatches = false;   // the bias that is read or learned
     // Index of the first read whose gradient is added a tile at a time, which stands for all such

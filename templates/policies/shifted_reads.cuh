@@ -1,5 +1,5 @@
-// Policy of reads at addresses that are affine in q and kv, which Hopper's forward copies to shared
-// memory.
+// Policy of reads at addresses that are affine in q and kv, which Hopper's forward, and of which
+// Hopper's backward one, copies to shared memory.
 #pragma once
 
 namespace defaults {

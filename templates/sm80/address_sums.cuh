@@ -3,7 +3,7 @@
 // once.
 #pragma once
 
-#include "common/lane_sums.cuh"
+#include "common/mod_prelude.cuh"
 #include "common/shared_words.cuh"
 
 namespace sm80 {
@@ -32,13 +32,14 @@ template <int kThreads, int kBytes, int kMost> class AddressSums {
             store_shared_word(sum(slot), 0);
         }
     }
-    // Called by all lanes of a warp; null adds nothing. Lanes with one address add their sum.
+    // Called by all lanes of a warp; null adds nothing. If all have one address, as beyond a clamp,
+    // one of them adds their sum.
     __device__ void add(float* to, float x) const {
         const auto wanted = reinterpret_cast<unsigned long long>(to);
-        const int lane = thread() % 32;
-        const unsigned same = __match_any_sync(0xffffffffu, wanted);
-        x = sum_over_same(x, same, lane);
-        if (to == nullptr || x == 0 || (same & ~(0xffffffffu << lane)) != 0) return;
+        int same = 0;
+        __match_all_sync(0xffffffffu, wanted, &same);
+        if (same) x = flexc_warp_sum(x);
+        if (to == nullptr || x == 0 || (same && thread() % 32 != 0)) return;
         unsigned slot = static_cast<unsigned>(wanted >> 2) * 0x9e3779b1u >> (32 - kLog2Slots);
 #pragma unroll 1
         for (int probe = 0; probe < kMostProbes; ++probe, slot = (slot + 1) % kSlots) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "common/select.h"
+#include "sm90/backward_dense_bias.cuh"
 #include "sm90/backward_index_2d_tables.cuh"
 #include "sm90/backward_row_stages.cuh"
 
@@ -64,20 +65,28 @@ class QueriesWithIndex2d : public QueriesOfWarp {
     Index2dTables tables_;
 };
 
-// What the program computes for each query, where the warp that does so elsewhere sums tiles.
-class QueriesWithRows : public QueriesOfWarp {
+// What the program computes for each query, and tiles of biases, where the warp that does so
+// elsewhere sums tiles.
+class QueriesWithValues : public QueriesOfWarp {
   public:
     struct Values {};
 
-    __device__ QueriesWithRows(const AttentionArguments& attention, const mod::Arguments& arguments,
-                               const KeyTile& keys, const HeadPlace& place)
-        : attention_(attention), arguments_(arguments), keys_(keys), place_(place) {}
+    __device__ QueriesWithValues(const AttentionArguments& attention,
+                                 const mod::Arguments& arguments, const KeyTile& keys,
+                                 const HeadPlace& place)
+        : attention_(attention), arguments_(arguments), keys_(keys), place_(place),
+          biases_(attention, arguments, place, keys.first_kv) {}
 
     static __device__ void read(Values&, int) {}
-    __device__ void fill(Values&, const Shared&, int tile_query, int step, Barrier queries) const {
+    __device__ void fill(Values&, const Shared& shared, int tile_query, int step,
+                         Barrier queries) const {
         __syncwarp();
-        RowsOfLane::compute({attention_, arguments_, keys_, place_, tile_query, step});
-        queries.arrive();
+        if constexpr (kLoaderStagesRows) {
+            RowsOfLane::compute({attention_, arguments_, keys_, place_, tile_query, step});
+            queries.arrive();
+        }
+        if constexpr (kLoaderCopiesBiases)
+            CopiedBias::copy(attention_, shared, biases_, tile_query, keys_.first_kv, step);
     }
 
   private:
@@ -85,9 +94,11 @@ class QueriesWithRows : public QueriesOfWarp {
     const mod::Arguments& arguments_;
     const KeyTile& keys_;
     const HeadPlace& place_;
+    const CopiedBias::Source biases_;
 };
 
-using BesideQueries = Select<kStagesIndex2d, QueriesWithIndex2d,
-                             Select<kLoaderStagesRows, QueriesWithRows, QueriesAlone>>;
+using BesideQueries =
+    Select<kStagesIndex2d, QueriesWithIndex2d,
+           Select<kLoaderStagesRows || kLoaderCopiesBiases, QueriesWithValues, QueriesAlone>>;
 
 } // namespace sm90

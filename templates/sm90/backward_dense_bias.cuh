@@ -1,12 +1,14 @@
-// Copies tiles of a dense bias, which has an element for each query and key, to shared memory, with
-// the barriers of the warps that read them. The plan makes sure that rows are aligned to 16 bytes
-// and have no gaps between keys.
+// Copies tiles of a bias, which has an element for each query and key, to shared memory, with the
+// barriers of the warps that read them: of a dense bias, whose rows the plan makes sure are aligned
+// to 16 bytes and have no gaps between keys, or of a shifted read.
 #pragma once
 
 #include "common/place.cuh"
 #include "common/select.h"
 #include "sm90/backward_layout.cuh"
+#include "sm90/backward_order.cuh"
 #include "sm90/copy_async.cuh"
+#include "sm90/shifted_copy.cuh"
 
 namespace sm90 {
 
@@ -48,11 +50,64 @@ __device__ inline void copy_biases(const BiasRows<const mod::DenseBias::Element>
     arrive_after_copies(full);
 }
 
-// No dense bias is copied.
+// Where a head's biases come from, for a tile of keys. copy() is called by one warp.
+template <typename Bias> class DenseBiasSource {
+    using Rows = BiasRows<const typename Bias::Element>;
+
+  public:
+    __device__ DenseBiasSource(const AttentionArguments& attention, const mod::Arguments& arguments,
+                               const HeadPlace& place, int first_key)
+        : rows_(Rows::of(attention, arguments, place, first_key,
+                         [](const mod::At& at) { return Bias::address(at); })) {}
+    __device__ void copy(const AttentionArguments& attention, int first_row, int first_key,
+                         unsigned to, Barrier full) const {
+        copy_biases(rows_, first_row, min(attention.q_len - first_row, mod::kQueryTile),
+                    attention.kv_len - first_key, to, full);
+    }
+
+  private:
+    Rows rows_;
+};
+
+template <int kRead> class ShiftedBiasSource;
+#ifdef FLEXC_HAS_SHIFTED_READS
+
+template <int kRead> class ShiftedBiasSource {
+  public:
+    __device__ ShiftedBiasSource(const AttentionArguments& attention,
+                                 const mod::Arguments& arguments, const HeadPlace& place, int)
+        : head_(attention, arguments, place) {}
+    // Each lane arrives for what it stores, and once more when its copies are complete.
+    __device__ void copy(const AttentionArguments& attention, int first_row, int first_key,
+                         unsigned to, Barrier full) const {
+        const ShiftedHead<kRead> head = head_.again();
+        const ShiftedCopy<kRead> copies(head, first_row,
+                                    min(attention.q_len - first_row, mod::kQueryTile), first_key,
+                                    min(attention.kv_len - first_key, mod::kKeyTile), to);
+        if (copies.are_inside())
+            copies.template copy<32>(static_cast<int>(threadIdx.x) % 32, head,
+                                     mod::DenseBias::kIsByKey ? attention.kv_len
+                                                              : attention.q_len);
+        else
+            copies.copy_with_zeros(to);
+        full.arrive();
+        arrive_after_copies(full);
+    }
+
+  private:
+    ShiftedHead<kRead> head_;
+};
+
+#endif
+
+// No bias is copied.
 struct NoBiasTiles {
+    struct Source {
+        __device__ Source(const AttentionArguments&, const mod::Arguments&, const HeadPlace&,
+                          int first_key) {}
+    };
     // Called by a producer warp: copies the biases of a tile of queries.
-    static __device__ void copy(const AttentionArguments&, Shared,
-                                const BiasRows<const mod::DenseBias::Element>&, int, int, int) {}
+    static __device__ void copy(const AttentionArguments&, Shared, const Source&, int, int, int) {}
     // Called by consumer warpgroups: wait for the biases of a step, and release them once P, or dS,
     // is computed.
     static __device__ void wait(const Shared&, unsigned) {}
@@ -63,13 +118,13 @@ struct NoBiasTiles {
 // Biases are copied to a ring of tiles. kHolds: derivatives read them too, so that they are
 // released after dS instead of P.
 template <bool kHolds> struct BiasTiles {
+    using Source = Select<kBiasIsShifted, ShiftedBiasSource<0>, DenseBiasSource<mod::DenseBias>>;
+
     static __device__ void copy(const AttentionArguments& attention, Shared shared,
-                                const BiasRows<const mod::DenseBias::Element>& biases,
-                                int first_row, int first_key, int step) {
+                                const Source& source, int first_row, int first_key, int step) {
         const int stage = step % kBiasRing;
         shared.biases_empty(stage).wait(step / kBiasRing % 2 ^ 1);
-        copy_biases(biases, first_row, min(attention.q_len - first_row, mod::kQueryTile),
-                    attention.kv_len - first_key,
+        source.copy(attention, first_row, first_key,
                     shared.base + kLayout.biases + stage * kBiasTileBytes,
                     shared.biases_full(stage));
     }

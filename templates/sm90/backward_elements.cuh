@@ -1,8 +1,11 @@
-// A thread's elements in tiles of dense biases that are in shared memory: biases, and their
-// gradient.
+// A thread's elements in tiles of biases that are in shared memory: biases, and the gradient of
+// dense ones.
 #pragma once
 
+#include "common/place.cuh"
+#include "common/select.h"
 #include "sm90/backward_layout.cuh"
+#include "sm90/shifted_tile.cuh"
 
 namespace sm90 {
 
@@ -37,26 +40,84 @@ __device__ inline void load_bias_pair(float, unsigned from, BiasPair& biases) {
                 __uint_as_float(load_shared_word(from + side * kBiasRowBytes + key * 32));
 }
 
-class TileBiases {
+// Where a thread finds its elements of the copied bias. warp_key: the warp's first key in the tile.
+class DensePairs {
   public:
-    TileBiases() = default;
-    // biases, gradient: addresses of the tile of biases, and of the gradient of the warpgroup's
-    // keys. warp_key: the warp's first key in the tile.
-    __device__ TileBiases(unsigned biases, unsigned gradient, int warp_key) {
+    __device__ DensePairs(const AttentionArguments&, const mod::Arguments&, const HeadPlace&) {}
+    __device__ void use(unsigned biases, int warp_key) {
         const int lane = static_cast<int>(threadIdx.x) % 32;
         const int query = lane % 4 * 2, key = warp_key + lane / 4;
-        biases_ = kBiasBytes == 2 ? biases + lane % 8 * kBiasRowBytes +
-                                        (warp_key + lane / 8 % 2 * 8) * kBiasBytes
-                                  : biases + query * kBiasRowBytes + key * kBiasBytes;
-        gradient_ = gradient + query * kGradientRowBytes + key % 64 * 4;
+        from_ = kBiasBytes == 2 ? biases + lane % 8 * kBiasRowBytes +
+                                      (warp_key + lane / 8 % 2 * 8) * kBiasBytes
+                                : biases + query * kBiasRowBytes + key * kBiasBytes;
     }
-
     __device__ BiasPair load(int pair) const {
         BiasPair biases{};
         if constexpr (kCopiesBiases)
-            load_bias_pair(mod::DenseBias::Element{}, biases_ + 8 * pair * kBiasRowBytes, biases);
+            load_bias_pair(mod::DenseBias::Element{}, from_ + 8 * pair * kBiasRowBytes, biases);
         return biases;
     }
+
+  private:
+    unsigned from_; // in shared memory
+};
+
+template <int kRead> class ShiftedPairs;
+#ifdef FLEXC_HAS_SHIFTED_READS
+
+template <int kRead> class ShiftedPairs {
+    using Tile = ShiftedTile<kRead>;
+    static constexpr bool kByKey = Tile::Read::kByKey;
+
+  public:
+    __device__ ShiftedPairs(const AttentionArguments& attention, const mod::Arguments& arguments,
+                            const HeadPlace& place) {
+        const ShiftedHead<kRead> head(attention, arguments, place);
+        pitch_ = head.pitch();
+        origin_ = head.origin();
+    }
+    __device__ void use(unsigned biases, int warp_key) {
+        const int lane = static_cast<int>(threadIdx.x) % 32;
+        const int query = lane % 4 * 2, key = warp_key + lane / 4;
+        from_ = biases + origin_ + (kByKey ? key : query) * pitch_ +
+                Tile::place_of(kByKey ? query : key) * Tile::kBytes;
+    }
+    __device__ BiasPair load(int pair) const {
+        BiasPair biases;
+#pragma unroll
+        for (int side = 0; side < 2; ++side)
+#pragma unroll
+            for (int key = 0; key < 2; ++key)
+                biases.of[side][key] = load_shared_element(
+                    from_ + gain(8 * pair + side, 8 * key), typename Tile::Element{});
+        return biases;
+    }
+
+  private:
+    __device__ unsigned gain(int queries, int keys) const {
+        return (kByKey ? keys : queries) * pitch_ +
+               (kByKey ? queries : keys) * Tile::kAlong * Tile::kBytes;
+    }
+
+    unsigned pitch_, origin_; // of the head
+    unsigned from_;           // in shared memory
+};
+
+#endif
+
+class TileBiases {
+  public:
+    __device__ TileBiases(const AttentionArguments& attention, const mod::Arguments& arguments,
+                          const HeadPlace& place)
+        : pairs_(attention, arguments, place) {}
+    // biases, gradient: addresses of the tile of biases, and of the gradient of the warpgroup's
+    // keys.
+    __device__ void use(unsigned biases, unsigned gradient, int warp_key) {
+        const int lane = static_cast<int>(threadIdx.x) % 32;
+        pairs_.use(biases, warp_key);
+        gradient_ = gradient + lane % 4 * 2 * kGradientRowBytes + (warp_key + lane / 4) % 64 * 4;
+    }
+    __device__ BiasPair load(int pair) const { return pairs_.load(pair); }
     // Stores dS of one part of the tile's queries.
     template <int kCount>
     __device__ void store_part(const float (&d_scores)[kCount], int part) const {
@@ -77,7 +138,8 @@ class TileBiases {
     }
 
   private:
-    unsigned biases_, gradient_; // in shared memory
+    Select<kBiasIsShifted, ShiftedPairs<0>, DensePairs> pairs_;
+    unsigned gradient_; // in shared memory
 };
 
 } // namespace sm90

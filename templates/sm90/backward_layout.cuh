@@ -31,6 +31,8 @@ constexpr __device__ BackwardShape shape_of_program() {
     shape.d_scores_stages = mod::kDScoresStages;
     shape.bias_stages = mod::DenseBias::kStages;
     shape.bias_bytes = sizeof(mod::DenseBias::Element);
+    shape.bias_is_shifted = mod::DenseBias::kIsShifted;
+    shape.bias_is_by_key = mod::DenseBias::kIsByKey;
     shape.adds_bias_gradients = mod::DenseBias::kGradient >= 0;
     shape.biases_are_narrow = mod::DenseBias::kIsNarrow;
     shape.sums_tile = kSumsInTile;
@@ -86,6 +88,7 @@ static_assert(kRowBlocks == 1 || (kRowBlocks == 2 && kGroups <= 8));
 // accumulator from registers, half of the columns from each warpgroup.
 constexpr bool kCopiesBiases = mod::DenseBias::kStages > 0;
 constexpr bool kAddsBiasGradients = kShape.adds_bias_gradients;
+constexpr bool kBiasIsShifted = kShape.bias_is_shifted;
 constexpr int kBiasRing = kCopiesBiases ? mod::DenseBias::kStages : 1;
 constexpr int kBiasBytes = kShape.bias_bytes;
 constexpr int kBiasRowBytes = kShape.bias_row_bytes();
@@ -112,6 +115,9 @@ constexpr int kPieceBytes = kShape.piece_bytes(); // of the first piece, the lar
 constexpr bool kStagesRows = kShape.row_bytes > 0;
 constexpr bool kLoaderStagesRows = kStagesRows && kSumsInTile;
 constexpr bool kWarpStagesRows = kStagesRows && !kSumsInTile;
+// The same of copies of biases.
+constexpr bool kLoaderCopiesBiases = kCopiesBiases && kSumsInTile;
+constexpr bool kWarpCopiesBiases = kCopiesBiases && !kSumsInTile;
 
 constexpr int kDScoresBytes = kShape.d_scores_bytes(); // of a stage
 // Whether MMAs sum dS over the 2-D key index, where tiles of keys are whole rows of it. What they
@@ -233,7 +239,7 @@ struct Shared {
         if constexpr (mod::kDScoresStages == 1) d_scores_empty().initialise(128 * kConsumers);
         if constexpr (mod::ReadGradients::kQuerySums > 0) sums_full().initialise(128 * kConsumers);
         for (int i = 0; i < mod::DenseBias::kStages; ++i) {
-            biases_full(i).initialise(32);
+            biases_full(i).initialise(kBiasIsShifted ? 64 : 32);
             biases_empty(i).initialise(128 * kConsumers);
         }
         if constexpr (mod::kPersistent) initialise_for_next();
@@ -245,7 +251,7 @@ struct Shared {
     __device__ void initialise_for_next() const {
         keys(1).initialise(1);
         for (int i = 0; i < 2; ++i)
-            keys_empty(i).initialise(2 + (kWarpStagesRows || kCopiesBiases));
+            keys_empty(i).initialise(2 + (kWarpStagesRows || kWarpCopiesBiases));
         values_empty().initialise(4 * kConsumers);
         queries_end().initialise(1);
         d_values_full().initialise(128 * kConsumers);

@@ -4,6 +4,7 @@
 
 #include "common/arguments.h"
 #include "common/host_device.h"
+#include "sm90/shifted_layout.h"
 
 namespace sm90 {
 
@@ -45,7 +46,8 @@ struct BackwardShape {
     int head_dim, head_dim_v;
     int query_tile;
     int d_scores_stages;
-    int bias_stages, bias_bytes; // of the dense bias that is copied: tiles, bytes of an element
+    int bias_stages, bias_bytes;          // of the bias that is copied: tiles, bytes of an element
+    bool bias_is_shifted, bias_is_by_key; // its rows, or columns, begin anywhere in memory
     bool adds_bias_gradients, biases_are_narrow;
     bool sums_tile; // the producer's warps sum dS over distances, or over a 2-D key index
     int row_bytes;  // what the program computes for a query, if that is staged
@@ -139,7 +141,11 @@ struct BackwardShape {
 
     // Rows are padded so that lanes which access eight rows at once find them in different banks.
     FLEXC_SHARED constexpr int bias_row_bytes() const { return key_tile() * bias_bytes + kPadding; }
-    FLEXC_SHARED constexpr int bias_tile_bytes() const { return query_tile * bias_row_bytes(); }
+    FLEXC_SHARED constexpr int bias_tile_bytes() const {
+        if (!bias_is_shifted) return query_tile * bias_row_bytes();
+        return bias_is_by_key ? shifted_tile_layout(key_tile(), query_tile, bias_bytes).bytes
+                              : shifted_tile_layout(query_tile, key_tile(), bias_bytes).bytes;
+    }
     FLEXC_SHARED constexpr int gradient_row_bytes() const { return 64 * 4 + kPadding; }
     FLEXC_SHARED constexpr int part_rows() const { return adds_tiles() ? query_tile : kRowBlock; }
     FLEXC_SHARED constexpr int part_bytes() const { // for each warpgroup's keys

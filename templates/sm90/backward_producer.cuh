@@ -84,9 +84,7 @@ __device__ inline void stage_values(const AttentionArguments& attention,
     KeyTiles::visit_beside<true>(shared, only, [&](const KeyTile& keys, unsigned) {
         visit_heads<Select<kSaves.beside, CountsAgain, HeadLoop>>(
             attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
-                const auto biases = BiasRows<const mod::DenseBias::Element>::of(
-                    attention, arguments, place, keys.first_kv,
-                    [](const mod::At& at) { return mod::DenseBias::address(at); });
+                const CopiedBias::Source biases(attention, arguments, place, keys.first_kv);
 #pragma unroll 1
                 for (QueryTiles walk(attention, place, keys, tiles); !walk.is_done();
                      walk.advance(), ++step) {

@@ -21,7 +21,7 @@ __device__ __forceinline__ void serve_consumers(const KernelArguments& attention
         DqWriter::serve(attention, arguments, maps, shared, keys);
     if (mod::kPersistent && warp == 3 && first_lane)
         load_key_tiles(attention, arguments, maps, shared);
-    if ((kWarpStagesRows || kCopiesBiases) && warp == 2)
+    if ((kWarpStagesRows || kWarpCopiesBiases) && warp == 2)
         stage_values(attention, arguments, shared, keys);
     if (BiasGradient::kHasWarps && warp % 2 == 1)
         BiasGradient::serve(attention, arguments, shared, keys, warp / 2);

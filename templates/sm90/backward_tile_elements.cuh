@@ -93,7 +93,8 @@ class TileElements : protected Select<kHasWeightedTile, StageOfWeighted, NoStage
           positions_{warp_key + lane / 4, lane % 4 * 2},
           columns_(length, arguments, place, warp_key, lane),
           queries_(length, arguments, place, columns_, warp_key, lane),
-          index_2d_reads_(tile_key, positions_.first_key, positions_.first_query) {
+          index_2d_reads_(tile_key, positions_.first_key, positions_.first_query),
+          biases_(attention, arguments, place) {
         const int head = place.b * attention.heads + place.h;
         const long long count = distance_count(attention);
         tabulated_count_ = count * attention.batch * attention.heads;
@@ -111,7 +112,7 @@ class TileElements : protected Select<kHasWeightedTile, StageOfWeighted, NoStage
 
     // Sets the addresses of the tile's biases, and of the warpgroup's part of their gradient.
     __device__ void use_biases(unsigned biases, unsigned gradient, int warp_key) {
-        biases_ = TileBiases(biases, gradient, warp_key);
+        biases_.use(biases, gradient, warp_key);
     }
     __device__ const TileBiases& biases() const { return biases_; }
 

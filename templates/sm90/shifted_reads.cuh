@@ -32,13 +32,6 @@ class ShiftedReads;
 
 #ifdef FLEXC_HAS_SHIFTED_READS
 
-__device__ inline float load_shared_element(unsigned from, float) {
-    return __uint_as_float(load_shared_word(from));
-}
-template <typename E> __device__ inline float load_shared_element(unsigned from, E type) {
-    return flexc_first(type, load_shared_half(from));
-}
-
 // One read of one thread. Elements are named by row (0 or 1) and column in the thread's part of a
 // tile.
 template <int kRead> class ThreadShifts {

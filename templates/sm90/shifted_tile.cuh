@@ -4,7 +4,10 @@
 
 #include "common/again.cuh"
 #include "common/place.cuh"
-#include "sm90/forward_layout.cuh"
+#include "common/visible_band.cuh"
+#include "mod.cuh"
+#include "sm90/shifted_layout.h"
+#include "sm90/warpgroup.cuh"
 
 namespace sm90 {
 
@@ -136,6 +139,13 @@ template <int kRead> struct ShiftedHeads<kRead, true> {
     __device__ ShiftedHeads(const AttentionArguments&, const mod::Arguments&, const HeadPlace&) {}
     __device__ ShiftedHeads again() const { return *this; }
 };
+
+__device__ inline float load_shared_element(unsigned from, float) {
+    return __uint_as_float(load_shared_word(from));
+}
+template <typename E> __device__ inline float load_shared_element(unsigned from, E type) {
+    return flexc_first(type, load_shared_half(from));
+}
 
 // Clamps a distance to what 32 bits can hold, far from their ends.
 __device__ inline int bounded_distance(long long x) {

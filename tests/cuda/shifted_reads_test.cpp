@@ -1,4 +1,4 @@
-// Reads whose addresses are affine in q and kv: tiles of them as forward_sm90.cu copies these, and
+// Reads whose addresses are affine in q and kv: tiles of them as Hopper's kernels copy these, and
 // the logits of a warp, run by threads of the host, against the score mod of each element.
 #include <algorithm>
 #include <random>
@@ -268,5 +268,135 @@ TEST_CASE("random shifted reads") {
                .least_tiles = head_dim == 64 ? reads : std::min<std::size_t>(reads, 2)},
               random, 6);
         ++programs;
+    }
+}
+
+namespace {
+
+// biases: [queries of a tile][keys of a tile], which elements read in the tile's copy. Returns the
+// number of copies that were not of 16 aligned bytes.
+using BackwardFunction = int(const std::uint64_t* words, const ::sm90::KernelArguments*, int head,
+                             int first_row, int first_key, float* biases);
+
+constexpr std::string_view kBackwardText = R"(
+#include "mod.cuh"
+#include "sm90/backward_dense_bias.cuh"
+#include "sm90/backward_elements.cuh"
+using namespace sm90;
+unsigned char shared_memory[1];
+extern "C" int run(const unsigned long long* words, const KernelArguments* attention, int head,
+                   int first_row, int first_key, float* biases) {
+    static_assert(kBiasIsShifted);
+    const mod::Arguments& arguments = *reinterpret_cast<const mod::Arguments*>(words);
+    const HeadPlace place(*attention, arguments, head);
+    constexpr unsigned kStage = 1024;
+    // No number, wherever nothing is copied to.
+    for (unsigned at = 0; at < sizeof memory_of_block; at += 4) store_shared_word(at, ~0u);
+    unaligned_copies = 0;
+    run_warp([&](int) {
+        const CopiedBias::Source source(*attention, arguments, place, first_key);
+        source.copy(*attention, first_row, first_key, kStage, Barrier{0});
+    });
+    for (unsigned at = kStage + kBiasTileBytes; at < sizeof memory_of_block; at += 4)
+        if (load_shared_word(at) != ~0u) return -1;
+    for (int warp = 0; warp < 8; ++warp)
+        run_warp([&](int lane) {
+            TileBiases own(*attention, arguments, place);
+            own.use(kStage, 0, 16 * warp);
+            for (int pair = 0; pair < mod::kQueryTile / 8; ++pair) {
+                const BiasPair of_pair = own.load(pair);
+                for (int side = 0; side < 2; ++side)
+                    for (int key = 0; key < 2; ++key)
+                        biases[(lane % 4 * 2 + query_of(2 * pair + side)) * mod::kKeyTile +
+                               16 * warp + lane / 4 + 8 * key] = of_pair.of[side][key];
+            }
+        });
+    return unaligned_copies;
+}
+)";
+
+// Tiles of a program that adds what it reads to the score. Returns how many tiles had elements
+// outside of the buffer.
+int check_backward(const std::string& text, int head_dim, std::mt19937& random, int rounds) {
+    CAPTURE(text);
+    CAPTURE(head_dim);
+    const auto below = test::draws_below(random);
+    const auto mod = test::lower_text(text, head_dim, head_dim, true);
+    REQUIRE_MESSAGE(mod.has_value(), (mod ? std::string() : mod.error().message));
+    CompileOptions options;
+    options.dtype = DType::bf16;
+    options.head_dim = options.head_dim_v = head_dim;
+    options.backward = true;
+    const plan::TargetProgram program(*mod, options, *plan::target_of("sm_90a"));
+    const plan::KernelRequest request = program.request(plan::KernelKind::backward_fused);
+    CHECK(request.bias.is_shifted);
+    const plan::KernelConfig config = plan::candidates(request).front();
+    REQUIRE(config.storage.bias_stages > 0);
+    const test::HostModule module(
+        std::string(kBackwardText),
+        cuda::emit_mod(*mod, {}, config,
+                       {.dtype = DType::bf16, .head_dim = head_dim, .head_dim_v = head_dim}));
+    int outside = 0;
+    for (int round = 0; round < rounds; ++round) {
+        const ::sm90::KernelArguments attention =
+            test::random_attention(1 + below(450), 1 + below(450), random);
+        ir::Environment at = test::environment_of(attention, head_dim);
+        while (at.sizes.size() < mod->program.sizes.size())
+            at.sizes.push_back(1 + below(700));
+        const test::RandomData data(mod->program, at, random);
+        const auto strides = below(4) == 0 ? std::optional<test::HostArguments::Rows>()
+                                           : test::HostArguments::Rows{below(9), below(9)};
+        const test::HostArguments arguments(*mod, at, strides);
+        const int rows = config.block.query_tile, keys = config.block.key_tile;
+        const int head = below(attention.batch * attention.heads);
+        const int first_row = rows * below((attention.q_len - 1) / rows + 1);
+        const int first_key = keys * below((attention.kv_len - 1) / keys + 1);
+        std::vector<float> biases(static_cast<std::size_t>(rows * keys));
+        CHECK(module.function<BackwardFunction>("run")(arguments.words(), &attention, head,
+                                                       first_row, first_key, biases.data()) == 0);
+        at.b = head / attention.heads;
+        at.h = head % attention.heads;
+        at.h_kv = at.h / (attention.heads / attention.kv_heads);
+        int wrong = 0, zeros = 0;
+        for (int i = 0; i < rows * keys; ++i) {
+            const int q = first_row + i / keys, kv = first_key + i % keys;
+            if (q >= attention.q_len || kv >= attention.kv_len) continue;
+            at.q_idx = q + attention.q_offset;
+            at.kv_idx = kv + attention.kv_offset;
+            const auto expected =
+                static_cast<float>(ir::evaluate_real(mod->program, mod->score, at));
+            wrong += expected != biases[static_cast<std::size_t>(i)];
+            zeros += expected == 0;
+        }
+        CHECK(wrong == 0);
+        outside += zeros > 0;
+    }
+    return outside;
+}
+
+} // namespace
+
+TEST_CASE("a backward copies tiles of a shifted read, with zeros outside of the buffer") {
+    std::mt19937 random(test::fresh_seed());
+    CHECK(check_backward("buffer t: bf16[B, H, Q_LEN, KV_LEN] grad\nscore_mod = score + "
+                         "t[b, h, q_idx, q_idx - kv_idx]",
+                         128, random, 12) > 0);
+    CHECK(check_backward("buffer t: f32[B, H, Q_LEN, 400]\nscore_mod = score + t[b, h, q_idx, "
+                         "kv_idx - q_idx + Q_LEN - 1]",
+                         64, random, 12) > 0);
+    check_backward("buffer t: f16[H, KV_LEN, 500] grad\nscore_mod = score + t[h, kv_idx, q_idx - "
+                   "kv_idx + 200]",
+                   64, random, 12);
+    const auto number = [&](int below) { return std::to_string(random() % unsigned(below)); };
+    for (int program = 0; program < 4; ++program) {
+        const bool by_key = random() % 2 == 0, descends = random() % 2 == 0;
+        const char* const line = by_key ? "kv_idx" : "q_idx";
+        const char* const distance = descends ? "q_idx - kv_idx" : "kv_idx - q_idx";
+        const std::string type = name_of(static_cast<int>(random() % 3));
+        check_backward("buffer t: " + type + "[H, " + (by_key ? "KV_LEN, " : "Q_LEN, ") +
+                           std::to_string(9 + random() % 600) + "]" +
+                           (random() % 2 == 0 ? " grad" : "") + "\nscore_mod = score + t[h, " +
+                           line + ", " + distance + " + " + number(300) + "]",
+                       type == "f32" ? 64 : 128, random, 6);
     }
 }

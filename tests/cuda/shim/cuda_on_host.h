@@ -232,20 +232,16 @@ inline int __shfl_up_sync(unsigned, int x, int lanes) {
                                         return lane >= 0 ? static_cast<int>(values[lane]) : x;
                                     });
 }
-// Of a thread that plays the block alone, or the warp.
+// Of a thread that plays the block alone.
 inline int __syncthreads_or(int x) { return x; }
-inline unsigned __match_all_sync(unsigned, unsigned long long, int* same) {
-    *same = 0;
-    return 0;
-}
-inline unsigned __match_any_sync(unsigned, unsigned long long x) {
-    if (warp_of_thread == nullptr) return 1u << threadIdx.x % 32;
-    return warp_of_thread->exchange(x, [x](const unsigned long long* values) {
-        unsigned same = 0;
-        for (int lane = 0; lane < 32; ++lane)
-            same |= static_cast<unsigned>(values[lane] == x) << lane;
-        return same;
-    });
+inline unsigned __match_all_sync(unsigned, unsigned long long x, int* same) {
+    *same = warp_of_thread == nullptr
+                ? 0
+                : warp_of_thread->exchange(x, [x](const unsigned long long* values) {
+                      return std::all_of(values, values + 32,
+                                         [x](unsigned long long value) { return value == x; });
+                  });
+    return *same != 0 ? ~0u : 0;
 }
 template <typename T> T __shfl_sync(unsigned, T x, int lane) {
     if (warp_of_thread == nullptr) return 0;

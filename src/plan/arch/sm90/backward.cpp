@@ -101,7 +101,7 @@ bool suits(const KernelRequest& request, const FusedTile& tile) {
            fits(request, shape_of(request, tile));
 }
 
-// Returns the best tile that copies dense biases or adds their gradients; nothing if none fits.
+// Returns the best tile that copies a bias or adds gradients of dense ones; nothing if none fits.
 std::optional<FusedTile> bias_tile_of(const KernelRequest& request) {
     if (shares_keys(request) || (request.bias.bytes == 0 && !request.bias.adds_gradients))
         return {};
@@ -122,8 +122,11 @@ std::optional<FusedTile> bias_tile_of(const KernelRequest& request) {
         // The second half of the queries waits in registers as dS, so gradients of biases must
         // equal dS.
         if (tile.query_tile > kRowBlock && !request.bias.has_gradient_of_score) continue;
+        // Addresses of shifted elements take registers that a long tile does not leave.
+        if (tile.query_tile > kRowBlock && request.bias.is_shifted) continue;
         // Warps that add from the tile of dS release it one tile later than others do.
-        const bool reads_tile = request.bias.adds_gradients && request.bias.has_narrow_gradient;
+        const bool reads_tile = (request.bias.adds_gradients && request.bias.has_narrow_gradient) ||
+                                request.gradients.by_shift;
         if (reads_tile && stages.of_d_scores == 1) continue;
         if (tile.has_dense_bias() && suits(request, tile)) return tile;
     }

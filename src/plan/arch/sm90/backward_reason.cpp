@@ -52,7 +52,9 @@ std::string reason_of(const KernelRequest& request, const FusedTile& tile,
         text += formatted(", sums of {} elements at once", config.sum_elements);
     if (config.sums.key_width != 0)
         text += formatted(", a 2-D key index of {} columns", config.sums.key_width);
-    if (tile.storage.bias_stages > 0) text += "; biases through shared memory";
+    if (tile.storage.bias_stages > 0)
+        text += request.bias.is_shifted ? "; a shifted read through shared memory"
+                                        : "; biases through shared memory";
     if (follows_others)
         text += tile.way_to_sum > 0 ? "; faster sums of tables spilled registers"
                                     : "; larger tiles spilled registers or serialised products";

@@ -34,6 +34,8 @@ BackwardShape shape_of(const KernelRequest& request, const FusedTile& tile) {
     shape.d_scores_stages = storage.d_scores_stages;
     shape.bias_stages = storage.bias_stages;
     shape.bias_bytes = request.bias.bytes;
+    shape.bias_is_shifted = request.bias.is_shifted;
+    shape.bias_is_by_key = request.bias.is_by_key;
     shape.adds_bias_gradients = tile.sums.adds_bias_gradients;
     shape.biases_are_narrow = request.bias.has_narrow_gradient;
     shape.sums_tile = request.gradients.by_distance || index_2d.width != 0 ||
