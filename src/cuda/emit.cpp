@@ -148,10 +148,10 @@ class Emitter {
     // Where terms are summed, rows are not staged, and each element's thread computes them itself.
     MostInlined most_inlined() const {
         constexpr int kAny = std::numeric_limits<int>::max();
-        if (!has_score_mod()) return {kAny, kAny};
+        if (!has_score_mod()) return {kAny, kAny, kAny};
         const bool computes_rows = has_backward_policies(config_) && !terms().empty();
         return {computes_rows ? plan::kMostWrittenOut : plan::kMostOfPosition,
-                plan::kMostOfPosition};
+                plan::kMostOfPosition, plan::kMostWithUnusedReads};
     }
     // Whether the gradient comes from sums over diagonals, without partials of elements.
     bool sums_diagonals(const passes::ReadGradient& gradient) const {

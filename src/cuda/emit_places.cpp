@@ -22,8 +22,9 @@ std::string offset_part(const Body& body, NodeId read, Place place) {
 }
 
 // Returns the body of the function that computes a place's values and returns them.
-Body place_body(const SymbolTable& symbols, Place place, std::string access) {
+Body place_body(const SymbolTable& symbols, Place place, std::string access, bool reads_if_used) {
     Body body(symbols, place, std::move(access));
+    if (reads_if_used) body.read_if_used();
     const std::vector<NodeId>& kept = symbols.kept(place);
     body.compute(kept);
     std::string fields;
@@ -40,11 +41,15 @@ Body place_body(const SymbolTable& symbols, Place place, std::string access) {
 }
 
 std::string place_function(const SymbolTable& symbols, Place place, std::string_view type,
-                           std::string_view name, std::string_view parameters, int most_inlined) {
-    const Body body = place_body(symbols, place, "");
+                           std::string_view name, std::string_view parameters, int most_inlined,
+                           int most_with_unused_reads) {
+    const Body body = place_body(symbols, place, "", false);
+    const bool reads_if_used = body.reads() > 1 && body.instructions() > most_with_unused_reads;
     if (body.instructions() > most_inlined)
-        return called_place_function(type, name, parameters, place_body(symbols, place, "at."));
-    return device_function(formatted("{} {}({})", type, name, parameters), body);
+        return called_place_function(type, name, parameters,
+                                     place_body(symbols, place, "at.", reads_if_used));
+    return device_function(formatted("{} {}({})", type, name, parameters),
+                           reads_if_used ? place_body(symbols, place, "", true) : body);
 }
 
 } // namespace
@@ -80,7 +85,8 @@ std::string emit_place_functions(const SymbolTable& symbols, MostInlined most) {
         const int most_inlined = place == Place::row      ? most.row
                                  : place == Place::column ? most.column
                                                           : std::numeric_limits<int>::max();
-        return place_function(symbols, place, type, name, parameters, most_inlined);
+        return place_function(symbols, place, type, name, parameters, most_inlined,
+                              most.with_unused_reads);
     };
     return function(Place::launch, "Launch", "at_launch", "const Arguments& arguments") +
            function(Place::head, "Head", "at_head", launch + ", " + head) +

@@ -135,6 +135,7 @@ void Body::compute(const std::vector<NodeId>& roots) {
         has_guesses_ = has_guesses_ || !int_of_log(id).empty();
         instructions_ +=
             passes::instructions_of(op, symbols_->precision(id), symbols_->type(id) == CType::wide);
+        reads_ += op == Op::read;
         const bool is_long =
             uses.at(id) > 1 || op == Op::read || expression.size() > kLongExpression;
         if (is_long && op != Op::sum) {

@@ -31,6 +31,8 @@ class Body {
     // Makes reads of floats that may be outside their buffers use predicated loads instead of
     // branches: for functions that are inlined for many elements, so that their loads can overlap.
     void read_without_branches() { reads_without_branches_ = true; }
+    // Makes reads whose values nobody uses go, with what their addresses take. Before compute().
+    void read_if_used() { reads_if_used_ = true; }
     // Makes reads of staged tables load from shared memory. checks_all: check every index for each
     // element, even those that are checked once a tile elsewhere. guesses_logs: int(log(x) * c) may
     // round to another integer where the element's `doubt` becomes true. Before compute().
@@ -72,6 +74,8 @@ class Body {
     const std::string& statements() const { return text_; }
     // Estimated number of instructions of what compute() declared.
     int instructions() const { return instructions_; }
+    // Number of reads among it.
+    int reads() const { return reads_; }
 
   private:
     bool is_local(ir::NodeId id) const;
@@ -118,12 +122,12 @@ class Body {
     passes::Place here_;
     std::string access_;
     ir::NodeId counter_ = ir::kNoNode; // whose loop this is the body of
-    bool reads_without_branches_ = false;
+    bool reads_without_branches_ = false, reads_if_used_ = false;
     bool reads_staged_ = false, checks_all_ = false;
     bool guesses_logs_ = false, has_guesses_ = false;
     std::map<ir::NodeId, std::string> values_; // name or expression of each local node
     std::string text_;
-    int instructions_ = 0;
+    int instructions_ = 0, reads_ = 0;
 };
 
 // Text of a __device__ function; the signature is without "__device__" and what goes with it.

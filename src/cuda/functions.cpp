@@ -44,12 +44,12 @@ std::pair<std::string, std::vector<std::string>> without_at(const std::string& t
     return {result, values};
 }
 
-// Emits a function that is not inlined, and a function with this signature that calls it with those
-// values of `at` that it needs (`written` turns their names into text) and with the parameters
-// behind `at`.
-std::string called_function(std::string_view type, std::string_view name,
-                            std::string_view signature, std::span<const Parameter> behind,
-                            const Body& body,
+// Emits a function that is not inlined, with these attributes, and a function with this signature
+// that calls it with those values of `at` that it needs (`written` turns their names into text) and
+// with the parameters behind `at`.
+std::string called_function(std::string_view attributes, std::string_view type,
+                            std::string_view name, std::string_view signature,
+                            std::span<const Parameter> behind, const Body& body,
                             const std::function<std::string(std::string)>& written) {
     const auto [text, values] = without_at(body.statements());
     std::vector<std::string> types, parameters, arguments;
@@ -62,10 +62,10 @@ std::string called_function(std::string_view type, std::string_view name,
         parameters.push_back(formatted("{} {}", parameter.type, parameter.name));
         arguments.emplace_back(parameter.name);
     }
-    return formatted("{}static __device__ __noinline__ {} long_{}({}) {{\n{}}}\n"
+    return formatted("{}static __device__ {} {} long_{}({}) {{\n{}}}\n"
                      "__device__ inline {} {{\n    return long_{}({});\n}}\n\n",
-                     types.empty() ? "" : formatted("template <{}>\n", joined(types, ", ")), type,
-                     name, joined(parameters, ", "), text, signature, name,
+                     types.empty() ? "" : formatted("template <{}>\n", joined(types, ", ")),
+                     attributes, type, name, joined(parameters, ", "), text, signature, name,
                      joined(arguments, ", "));
 }
 
@@ -91,13 +91,16 @@ std::string element_function(std::string_view type, std::string_view name,
 
 std::string called_element_function(std::string_view type, std::string_view name,
                                     std::span<const Parameter> behind, const Body& body) {
-    return called_function(type, name, signature_of_element(type, name, behind), behind, body,
-                           [](std::string value) { return value; });
+    return called_function("__noinline__", type, name, signature_of_element(type, name, behind),
+                           behind, body, [](std::string value) { return value; });
 }
 
 std::string called_place_function(std::string_view type, std::string_view name,
                                   std::string_view parameters, const Body& body) {
-    return called_function(type, name, formatted("{} {}({})", type, name, parameters), {}, body,
+    // Warps that copy a bias ask for the address of an element alone: a call that stayed there
+    // would need more registers than they have.
+    return called_function("__noinline__ FLEXC_PURE", type, name,
+                           formatted("{} {}({})", type, name, parameters), {}, body,
                            [](const std::string& value) {
                                std::string text = value;
                                for (std::size_t at = 0; (at = text.find(kAt, at)) != text.npos;)

@@ -81,7 +81,7 @@ std::string Body::read_staged(const passes::StagedTable& table) const {
 std::string Body::read(NodeId id) const {
     if (const passes::StagedTable* table = staged_table(id)) return read_staged(*table);
     const std::string address = this->address(id);
-    std::string element = "flexc_read(" + address + ")";
+    std::string element = (reads_if_used_ ? "flexc_read_if_used(" : "flexc_read(") + address + ")";
     const std::string inside = this->inside(id);
     if (inside.empty()) return element;
     if (reads_without_branches_ && symbols_->type(id) == CType::real)

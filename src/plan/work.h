@@ -19,6 +19,10 @@ constexpr int kMostWrittenOut = 100;
 // beside the MMAs of Hopper's backward save registers.
 constexpr int kMostOfPosition = 180;
 
+// Up to this many instructions, what is computed once for a launch, a head, a key or a query reads
+// all its values wherever one of them is used: a mask needs others than scores do.
+constexpr int kMostWithUnusedReads = 40;
+
 // Bytes that may spill if the computation of an element takes far longer than these, or if only the
 // generic kernel would follow.
 constexpr int kSpillsOfLong = 128;

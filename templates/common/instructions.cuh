@@ -74,6 +74,23 @@ __device__ inline void f16x4_from_e4m3x4(unsigned& first, unsigned& second, unsi
         : "r"(four));
 }
 #endif
+// Loads *p from read-only memory unless nobody uses it. __ldg() is volatile: it stays, and so does
+// what its address takes.
+#define FLEXC_LOAD_IF_USED(Type, Word, bits, constraint)                                           \
+    __device__ inline Type load_if_used(const Type* p) {                                           \
+        Word x;                                                                                    \
+        asm("ld.global.nc." bits " %0, [%1];" : constraint(x) : "l"(p));                           \
+        return static_cast<Type>(x);                                                               \
+    }
+FLEXC_LOAD_IF_USED(double, double, "f64", "=d")
+FLEXC_LOAD_IF_USED(float, float, "f32", "=f")
+FLEXC_LOAD_IF_USED(long long, long long, "s64", "=l")
+FLEXC_LOAD_IF_USED(int, int, "s32", "=r")
+FLEXC_LOAD_IF_USED(short, short, "s16", "=h")
+FLEXC_LOAD_IF_USED(unsigned short, unsigned short, "u16", "=h")
+FLEXC_LOAD_IF_USED(signed char, int, "s8", "=r")
+FLEXC_LOAD_IF_USED(unsigned char, int, "u8", "=r")
+#undef FLEXC_LOAD_IF_USED
 // Loads *p from read-only memory if the condition holds, else gives 0, without a branch, so that
 // consecutive loads overlap.
 #define FLEXC_LOAD_IF(Type, bits, constraint)                                                      \

@@ -10,6 +10,14 @@
 #include "common/trigonometry.cuh"
 #include "policies/all.cuh"
 
+// Of a function that is not inlined and only computes: calls whose result nobody uses go. Older
+// compilers do not know it.
+#ifdef __nv_pure__
+#define FLEXC_PURE __nv_pure__
+#else
+#define FLEXC_PURE
+#endif
+
 // --- integers: int where ranges allow it, else long long
 
 __device__ inline long long flexc_wide(int x) { return x; }
@@ -183,6 +191,23 @@ __device__ inline float flexc_read_if(bool inside, const double* p) {
 __device__ inline float flexc_read_if(bool inside, const float* p) { return load_if(inside, p); }
 template <typename Float16> __device__ inline float flexc_read_if(bool inside, const Float16* p) {
     return flexc_to_float(Float16{load_if(inside, &p->bits)});
+}
+
+// Reads as flexc_read() does. What nobody uses is not read, and its address not computed.
+__device__ inline float flexc_read_if_used(const double* p) {
+    return static_cast<float>(load_if_used(p));
+}
+__device__ inline float flexc_read_if_used(const float* p) { return load_if_used(p); }
+template <typename Float16> __device__ inline float flexc_read_if_used(const Float16* p) {
+    return flexc_to_float(Float16{load_if_used(&p->bits)});
+}
+__device__ inline long long flexc_read_if_used(const long long* p) { return load_if_used(p); }
+__device__ inline int flexc_read_if_used(const int* p) { return load_if_used(p); }
+__device__ inline int flexc_read_if_used(const short* p) { return load_if_used(p); }
+__device__ inline int flexc_read_if_used(const signed char* p) { return load_if_used(p); }
+__device__ inline int flexc_read_if_used(const unsigned char* p) { return load_if_used(p); }
+__device__ inline bool flexc_read_if_used(const bool* p) {
+    return load_if_used(reinterpret_cast<const unsigned char*>(p)) != 0;
 }
 
 // index * stride: part of an offset, in a buffer whose offsets fit into 32 bits.

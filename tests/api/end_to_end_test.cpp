@@ -137,6 +137,14 @@ TEST_CASE("long values of queries beside gradients of sums' terms") {
                                  head_dim));
 }
 
+TEST_CASE("scores and a mask that read different values of keys, with long indices") {
+    for (const int head_dim : {64, 128})
+        check_everywhere(in_part("buffer doc: i64[KV_LEN]\nbuffer t: f32[Q_LEN] grad\n"
+                                 "score_mod = score + t[doc[kv_idx] % Q_LEN]\n"
+                                 "mask_mod = doc[kv_idx * 2 % KV_LEN] % Q_LEN < q_idx",
+                                 head_dim));
+}
+
 TEST_CASE("types and head dims") {
     for (const DType dtype : {DType::f32, DType::f16, DType::bf16})
         for (const auto& [d, dv] : {std::pair{1, 1},

@@ -7,6 +7,7 @@
 #include "compile/kernels.h"
 #include "cuda/emitted.h"
 #include "cuda/expressions.h"
+#include "front/library.h"
 #include "plan/arch/sm90/sm90.h"
 #include "program_of.h"
 #include "support/text.h"
@@ -330,6 +331,7 @@ TEST_CASE("what is long for a key is a function that is not inlined, where score
         REQUIRE(begin != std::string::npos);
         const std::string function = text.substr(begin, text.find("\n}\n", begin) - begin);
         CHECK(has(function, "flexc_floor_modulo("));
+        CHECK(has(text, "__noinline__ FLEXC_PURE Column long_at_column("));
         // Values alone: an address would keep what is behind it in memory.
         CHECK(!has(function, "at."));
         CHECK(!has(function, "Arguments"));
@@ -355,6 +357,43 @@ TEST_CASE(
     CHECK(has(hopper(of_long, " grad"), "Row long_at_row("));
     CHECK(!has(hopper(of_long, ""), "long_at_row"));
     CHECK(!has(hopper("sin(cos(x))", " grad"), "long_at_row"));
+}
+
+TEST_CASE(
+    "of long values of keys that scores and masks read, those that nobody uses are not read") {
+    const auto of_key = [](const std::string& program, plan::KernelKind kind) {
+        const std::string text = text_of("buffer doc: i64[KV_LEN]\nbuffer t: f32[N]\n"
+                                         "buffer last: i32[KV_LEN]\n" +
+                                             program,
+                                         kind);
+        const std::size_t begin = text.find("Column at_column(");
+        REQUIRE(begin != std::string::npos);
+        return text.substr(begin, text.find("\n}\n", begin) - begin);
+    };
+    const std::string mask = "mask_mod = q_idx <= last[kv_idx]\n";
+    for (const auto kind : {plan::KernelKind::forward, plan::KernelKind::backward_fused}) {
+        const std::string both = of_key("score_mod = score + t[doc[kv_idx] % N]\n" + mask, kind);
+        CHECK(has(both, "flexc_read_if_used("));
+        CHECK(!has(both, "flexc_read("));
+        for (const std::string& other : std::vector<std::string>{
+                 "mask_mod = q_idx <= doc[kv_idx] % N + last[kv_idx]\n", // which uses all of them
+                 "score_mod = score + t[kv_idx * kv_idx % N]\n",         // a single one
+                 "score_mod = score + doc[kv_idx]\n" + mask}) {          // short ones
+            CHECK(has(of_key(other, kind), "flexc_read("));
+            CHECK(!has(of_key(other, kind), "flexc_read_if_used("));
+        }
+    }
+}
+
+TEST_CASE("no mod of the library has the functions of long code") {
+    for (const front::LibraryMod& entry : front::library()) {
+        CAPTURE(entry.name);
+        for (const auto kind : {plan::KernelKind::forward, plan::KernelKind::backward_fused}) {
+            const std::string text = text_of(std::string(entry.text), kind);
+            for (const std::string_view part : {"flexc_read_if_used(", "__noinline__", "Entering"})
+                CHECK(!has(text, part));
+        }
+    }
 }
 
 TEST_CASE("literals are exact") {

@@ -12,6 +12,7 @@ inline float divide_full(float x, float y) { return x / y; }
 inline unsigned long long multiply_add_wide(unsigned x, unsigned y, unsigned long long z) {
     return 1ull * x * y + z;
 }
+template <typename T> T load_if_used(const T* p) { return *p; }
 template <typename T> T load_if(bool condition, const T* p) { return condition ? *p : T(0); }
 
 // Of each half of two words.
