@@ -442,13 +442,10 @@ class Emitter {
         if (!is_backward(config_.kind) || config_.sum_elements == 0) return;
         const std::vector<NodeId> sums = joint_sums();
         const std::vector<NodeId> given = carried_by_terms(symbols_, terms(), sums);
-        Body enter = joint_body();
-        fill_enter(enter, given);
-        text_ +=
-            emit_element_sums(
-                symbols_, sums, given, config_.sum_elements,
-                member_function("void enter(const At& at, float score, float* carried)", enter)) +
-            emit_term_sums(symbols_, config_, terms(), given);
+        const EnterText enter = enter_text(joint_body(), given);
+        text_ += enter.called +
+                 emit_element_sums(symbols_, sums, given, config_.sum_elements, enter.member) +
+                 emit_term_sums(symbols_, config_, terms(), given);
     }
 
     TextInputs inputs() const { return {mod_, parts_, config_, options_}; }

@@ -1,9 +1,11 @@
 #include "cuda/emit_element_sums.h"
 
 #include <map>
+#include <span>
 
 #include "cuda/policy.h"
 #include "passes/element_sums.h"
+#include "plan/work.h"
 #include "support/text.h"
 
 namespace flexc::cuda {
@@ -51,10 +53,28 @@ std::string term_parts(const SymbolTable& symbols, NodeId counter, const std::ve
                            body);
 }
 
-void fill_enter(Body& body, const std::vector<NodeId>& given) {
+EnterText enter_text(Body body, const std::vector<NodeId>& given, std::string_view prefix) {
+    const std::string signature =
+        formatted("void {}enter(const At& at, float score, float* carried)", prefix);
     body.compute(given);
+    const bool is_called = body.instructions() > plan::kMostWrittenOut;
+    if (is_called) body.line(formatted("{}Entering entering;", prefix));
     for (std::size_t i = 0; const NodeId id : given)
-        body.line(formatted("carried[{}] = {};", i++, unbracketed(body.text(id))));
+        body.line(formatted("{}[{}] = {};", is_called ? "entering.of" : "carried", i++,
+                            unbracketed(body.text(id))));
+    if (!is_called) return {"", member_function(signature, body)};
+    body.line("return entering;");
+    const std::string type = formatted("{}Entering", prefix),
+                      name = formatted("{}entering", prefix);
+    const Parameter score{"float", "score"};
+    return {formatted("struct {} {{\n    float of[{}];\n}};\n", type, given.size()) +
+                called_element_function(type, name, std::span(&score, 1), body),
+            formatted("    static __device__ {} {{\n"
+                      "        const {} values = {}(at, score);\n"
+                      "        #pragma unroll\n"
+                      "        for (int i = 0; i < {}; ++i)\n"
+                      "            carried[i] = values.of[i];\n    }}\n",
+                      signature, type, name, given.size())};
 }
 
 void provide_totals(Body& body, const std::vector<NodeId>& sums) {

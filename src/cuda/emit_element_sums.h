@@ -20,8 +20,13 @@ std::string counter_parameter(const SymbolTable& symbols, ir::NodeId counter);
 std::string term_parts(const SymbolTable& symbols, ir::NodeId counter,
                        const std::vector<ir::NodeId>& given, const std::vector<ir::NodeId>& values);
 
-// Statements of enter(), which stores what an element carries into the terms.
-void fill_enter(Body& body, const std::vector<ir::NodeId>& given);
+// Text of enter(), which stores what an element carries into the terms; and, if that is too long to
+// be inlined for each element, of the function that it calls.
+struct EnterText {
+    std::string called, member;
+};
+// body: that of an element's function. prefix: of the names.
+EnterText enter_text(Body body, const std::vector<ir::NodeId>& given, std::string_view prefix = "");
 // Says in the body of an element's function that the sums are in At::sums.
 void provide_totals(Body& body, const std::vector<ir::NodeId>& sums);
 

@@ -137,6 +137,15 @@ TEST_CASE("long values of queries beside gradients of sums' terms") {
                                  head_dim));
 }
 
+TEST_CASE("long values that enter sums whose terms have gradients") {
+    for (const int head_dim : {64, 128})
+        check_everywhere(in_part("buffer w: f32[H, 20] grad\n"
+                                 "score_mod = score + sum(i in 0..20: w[h, i] * tanh(0.1 * i * "
+                                 "sin(cos(sin(cos(sin(score)))))))\n"
+                                 "mask_mod = q_idx >= kv_idx",
+                                 head_dim));
+}
+
 TEST_CASE("scores and a mask that read different values of keys, with long indices") {
     for (const int head_dim : {64, 128})
         check_everywhere(in_part("buffer doc: i64[KV_LEN]\nbuffer t: f32[Q_LEN] grad\n"

@@ -359,6 +359,30 @@ TEST_CASE(
     CHECK(!has(hopper("sin(cos(x))", " grad"), "long_at_row"));
 }
 
+TEST_CASE("what enters sums whose terms have gradients is called where it is long") {
+    plan::KernelConfig config;
+    config.sum_elements = 16;
+    const auto hopper = [&](const std::string& of_score) {
+        return hopper_text_of(
+            "buffer w: f32[H, 20] grad\nscore_mod = score + sum(i in 0..20: w[h, i] "
+            "* tanh(i * " +
+                of_score + "))",
+            config);
+    };
+    const auto enter = [](const std::string& text) {
+        const std::size_t begin = text.find("void enter(const At& at");
+        REQUIRE(begin != std::string::npos);
+        return text.substr(begin, text.find("\n    }\n", begin) - begin);
+    };
+    const std::string of_short = hopper("sin(score)");
+    CHECK(!has(of_short, "Entering"));
+    CHECK(has(enter(of_short), "flexc_sin("));
+    const std::string of_long = hopper("sin(cos(sin(cos(sin(score)))))");
+    CHECK(has(of_long, "__noinline__ Entering long_entering("));
+    CHECK(has(enter(of_long), "= entering(at, score);"));
+    CHECK(!has(enter(of_long), "flexc_sin("));
+}
+
 TEST_CASE(
     "of long values of keys that scores and masks read, those that nobody uses are not read") {
     const auto of_key = [](const std::string& program, plan::KernelKind kind) {

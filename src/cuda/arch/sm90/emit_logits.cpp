@@ -242,19 +242,18 @@ class LogitFunctions {
     std::string sums() const {
         if (sums_.empty()) return "";
         const std::vector<NodeId> given = passes::carried_by_sums(symbols_.mod(), sums_);
-        std::string functions;
+        std::string called, functions;
         const auto enter = [&](const std::string& prefix, TableReads reads) {
-            Body body = element_body(reads, false, "at.bias");
-            fill_enter(body, given);
-            functions += member_function(
-                "void " + prefix + "enter(const At& at, float score, float* carried)", body);
+            const EnterText text = enter_text(element_body(reads, false, "at.bias"), given, prefix);
+            called += text.called;
+            functions += text.member;
         };
         enter("", TableReads::memory);
         if (has_tables())
             for (const TableReads reads :
                  {TableReads::staged, TableReads::conditional, TableReads::checked})
                 enter(std::string(name(reads)) + "_", reads);
-        return emit_element_sums(symbols_, sums_, given, config_.sum_elements, functions);
+        return called + emit_element_sums(symbols_, sums_, given, config_.sum_elements, functions);
     }
 
     std::string key_index() const {
