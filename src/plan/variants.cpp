@@ -20,8 +20,8 @@ namespace flexc::plan {
 namespace {
 
 // Returns fewer candidates, for a large program: the first one, its form that saves registers in
-// two steps (tried if so few bytes spill that it can help), the first with fewer elements at once
-// or, of a forward, with fewer warps, which have more registers, and the generic ones. These have
+// two steps (tried if so few bytes spill that it can help), of a forward the first with fewer
+// elements at once or with fewer warps, which have more registers, and the generic ones. These have
 // half the speed, and if the first of them spills little, the others are not worth a compile.
 std::vector<KernelConfig> fewer_candidates(std::vector<KernelConfig> candidates) {
     constexpr int kSteps = 2, kSavable = 64;
@@ -45,8 +45,8 @@ std::vector<KernelConfig> fewer_candidates(std::vector<KernelConfig> candidates)
     const bool is_forward = few.front().kind == KernelKind::forward;
     const auto smaller = std::ranges::find_if(
         std::ranges::subrange(candidates.begin(), generic), [&](const KernelConfig& config) {
-            return (is_forward && config.block.warps < few.front().block.warps) ||
-                   config.sum_elements < few.front().sum_elements;
+            return is_forward && (config.block.warps < few.front().block.warps ||
+                                  config.sum_elements < few.front().sum_elements);
         });
     if (smaller != generic) few.push_back(*smaller);
     few.back().spills.tolerated =

@@ -48,12 +48,8 @@ TEST_CASE("a program larger than usual has few kernels for Hopper, then the gene
             return candidates.back().family == "sm80" && candidates.back().spills.tolerated > 0;
         };
         const std::vector<KernelConfig>& backward = plan->backward.front().candidates;
-        // Loops of each element follow sums of some at once, unless their terms have gradients.
-        const bool has_sums = backward.front().sum_elements != 0 &&
-                              !plan->backward.front().request.gradients.by_terms;
         const std::ptrdiff_t backwards = hopper_candidates(plan->backward);
-        CHECK(backwards <= (has_sums ? 3 : 2));
-        if (has_sums) CHECK(backward[static_cast<std::size_t>(backwards) - 1].sum_elements == 0);
+        CHECK(backwards <= 2);
         // Kernels that share gradients are Hopper's alone.
         if (plan->backward.front().further.empty())
             CHECK(generic_follows(backward));
@@ -61,7 +57,7 @@ TEST_CASE("a program larger than usual has few kernels for Hopper, then the gene
             CHECK(std::ranges::all_of(
                 backward, [](const KernelConfig& one) { return one.family == "sm90"; }));
         // What the first may pass over is the other form of it.
-        CHECK(backward.front().spills.saving_forms + 1 >= backwards - (has_sums ? 1 : 0));
+        CHECK(backward.front().spills.saving_forms + 1 >= backwards);
         if (backward.front().spills.saving_forms > 0) {
             CHECK(backward[1].form.saves_registers == 2);
             CHECK(backward[1].spills.saving_forms == 0);

@@ -444,21 +444,12 @@ bool has_room_for_sums(const KernelRequest& request) {
 
 std::vector<KernelConfig> backward_candidates(const KernelRequest& request) {
     std::vector<KernelConfig> candidates;
-    const auto add_tiles = [&](const KernelRequest& of) {
-        const std::vector<FusedTile> all = fused_tiles(of);
-        for (std::size_t at = 0; at < all.size(); ++at)
-            candidates.push_back(fused(of, all, at));
-    };
-    add_tiles(request);
-    if (request.sums.count != 0 && !request.gradients.by_terms) {
-        // If these spill too much, each element has loops of its own.
-        KernelRequest one_by_one = request;
-        one_by_one.sums = {};
-        add_tiles(one_by_one);
-        // Loops over terms leave products in flight too few registers in every form, and whether
-        // the loops are of one element or of some.
-        for (KernelConfig& config : candidates)
-            config.spills.serialise_alike = true;
+    const std::vector<FusedTile> all = fused_tiles(request);
+    for (std::size_t at = 0; at < all.size(); ++at) {
+        candidates.push_back(fused(request, all, at));
+        // Loops over terms leave products in flight too few registers in every form.
+        candidates.back().spills.serialise_alike =
+            request.sums.count != 0 && !request.gradients.by_terms;
     }
     return candidates;
 }

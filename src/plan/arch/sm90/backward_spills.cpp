@@ -44,6 +44,8 @@ class Limits {
             bool holds;
             int bytes;
         };
+        // The generic kernel, which follows, takes three times as long.
+        constexpr int kSpillsOfLast = 640;
         const bool is_first_form = at_ == 0 || all_[at_ - 1].saving_forms == 0;
         const bool comes_again = tile_.saving_forms > 0;
         const Tolerance tolerances[] = {
@@ -51,10 +53,12 @@ class Limits {
             // those that save registers. The generic kernel adds each element's part of each term
             // to memory.
             {request_.gradients.by_terms, kAny},
+            // Loops over terms take far longer. A large program has no other form after one that
+            // spills much.
+            {config_.sum_elements != 0,
+             is_last() || request_.work.is_large ? kSpillsOfLast : kSpillsOfSums},
             // The computation of an element takes far longer.
             {request_.work.is_long && !is_last(), kSpillsOfLong},
-            // Loops over terms do, and those of each element by themselves take longer yet.
-            {config_.sum_elements != 0, kSpillsOfSums},
             // Warps that sum entry by entry, which follow, take twice as long.
             {tile_.has_slower_way && tile_.storage.entries > 0, 256},
             // It takes longer, and forms seldom help.
@@ -67,8 +71,7 @@ class Limits {
             {is_first_form && comes_again && !tile_.has_dense_bias() && !adds_elements(), 16},
             // Another form, or the generic kernel, is as fast.
             {comes_again || adds_elements(), 0},
-            // The generic kernel, which follows, takes three times as long.
-            {is_last(), 640},
+            {is_last(), kSpillsOfLast},
             // So do additions and reads element by element.
             {tile_.has_dense_bias() || config_.sums.key_width != 0 || tile_.sums_tables() ||
                  tile_.sums.weighs_distances,

@@ -9,8 +9,8 @@ namespace flexc::plan::sm90 {
 // No kernel computes sums for more at once.
 inline constexpr int kMostSumElements = 16;
 
-// Bytes that may spill beside such sums: loops of each element take longer than what so many do,
-// most of them outside of the loop over terms.
+// Bytes that may spill beside such sums where other forms follow: loops of each element take longer
+// than what so many do, most of them outside of the loop over terms.
 inline constexpr int kSpillsOfSums = 256;
 
 // Returns as many as these registers of a thread hold; 0 if there are no such sums. Elements are
