@@ -80,19 +80,22 @@ class BestRefused {
         if (!best_ || spilled < best_->tolerated_spills) best_ = {at, spilled, std::move(attempt)};
     }
 
+    // Returns it where no other is tried; nothing if all serialise products.
+    std::optional<Choice> take() { return std::exchange(best_, {}); }
+
     // Returns it before `next` is tried after `at`, if these are of two families: it is better than
     // the other family's kernels if it spills no more than the last one of its own family may.
     std::optional<Choice> instead_of(std::size_t next, std::size_t at) {
         const bool is_better = candidates_[next].family != candidates_[at].family && best_ &&
                                best_->tolerated_spills <= candidates_[next - 1].spills.tolerated;
-        return is_better ? std::exchange(best_, {}) : std::nullopt;
+        return is_better ? take() : std::nullopt;
     }
 
     // Returns it if it is better than the accepted one.
     std::optional<Choice> instead_of(const cuda::KernelUsage& accepted) {
         const bool is_better =
             best_ && (accepted.serialised || best_->tolerated_spills <= accepted.spill_store_bytes);
-        return is_better ? std::exchange(best_, {}) : std::nullopt;
+        return is_better ? take() : std::nullopt;
     }
 
   private:
@@ -117,14 +120,16 @@ Result<Choice> choose_candidate(std::span<const KernelConfig> candidates, const 
             if (auto better = best.instead_of(usage)) return *std::move(better);
             return Choice{at, config.spills.tolerated, *std::move(attempt)};
         }
-        log.info("{} with tiles of {} x {} spills {} bytes{} after {:.0f} ms: the next "
-                 "configuration is tried",
+        log.info("{} with tiles of {} x {} spills {} bytes{} after {:.0f} ms: another "
+                 "configuration is tried if it may be better",
                  config.entry, config.block.query_tile, config.block.key_tile,
                  usage.spill_store_bytes, usage.serialised ? " and serialises products" : "",
                  attempt->output.milliseconds);
         const std::size_t next = std::min(at + refused, candidates.size() - 1);
+        const bool refuses_all = at + refused >= candidates.size();
         best.offer(at, *std::move(attempt));
-        if (auto kept = best.instead_of(next, at)) return *std::move(kept);
+        if (auto kept = refuses_all ? best.take() : best.instead_of(next, at))
+            return *std::move(kept);
         at = next;
     }
 }

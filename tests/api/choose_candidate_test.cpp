@@ -137,6 +137,16 @@ TEST_CASE("where elements are added one by one, spills that no form saves lead t
         CHECK(choose(candidates, made, false).at == next);
         CHECK(made.asked() == std::vector<std::size_t>{0, next});
     }
+    // Where there is no other family, the first one is kept.
+    const std::vector<KernelConfig> alone(
+        candidates.begin(), candidates.begin() + static_cast<std::ptrdiff_t>(generic));
+    std::vector<Outcome> outcomes(alone.size());
+    outcomes.front().spills = 100;
+    Made made(outcomes);
+    const Choice kept = choose(alone, made, false);
+    CHECK(kept.at == 0);
+    CHECK(kept.tolerated_spills == 100);
+    CHECK(made.asked() == std::vector<std::size_t>{0});
 }
 
 TEST_CASE("where loops over terms serialise products, another family follows") {
