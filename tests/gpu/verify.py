@@ -60,6 +60,9 @@ API_SECTIONS = [
     ("tables", "specialized", True, False, ["-ts=hopper", "-sf=*/table_test.cpp"]),
     ("tables-generic", "generic", False, False, ["-tse=hopper", "-sf=*/table_test.cpp"]),
     ("kinds", "specialized", True, False, ["-ts=hopper", "-sf=*/hopper_key_kinds_test.cpp"]),
+    ("pairs", "specialized", True, False, ["-ts=hopper", "-sf=*/pair_reads_test.cpp"]),
+    ("pairs-generic", "generic", False, False,
+     ["-tse=hopper", "-sf=*/pair_reads_test.cpp", "-tce=*on the CPU"]),
     ("keys", "specialized", True, False,
      ["-ts=hopper", "-sf=*/hopper_key_addend_test.cpp,*/hopper_factor_test.cpp,*/hopper_beside_elements_test.cpp,"
       "*/hopper_points_test.cpp"]),
