@@ -62,3 +62,23 @@ TEST_CASE("tables that three warpgroups have no registers for are tried with two
     CHECK(all[1].spills.tolerated < 64);
     CHECK(all[2].spills.tolerated == 64);
 }
+
+TEST_CASE("tables whose places take much to compute have shorter tiles, not memory") {
+    const auto bucket = [](const std::string& t, const std::string& axis) {
+        const std::string distance = "abs(x[b, q_idx, " + axis + "] - x[b, kv_idx, " + axis + "])";
+        return " + " + t + "[h, min(int(log(1.0 + " + distance + ") * 8), 64)]";
+    };
+    std::string text = "buffer x: f32[B, Q_LEN, 3]\n", score = "score_mod = score";
+    int shortest = 128;
+    for (const std::string t : {"t", "u", "v"}) {
+        text += "buffer " + t + ": f32[H, 65]\n";
+        score += bucket(t, std::to_string(t[0] - 't'));
+        CAPTURE(score);
+        const KernelConfig first = forwards_of(text + score).front();
+        CHECK(first.decomposition.of == Of::with_tables);
+        CHECK(first.schedule->consumers == 2);
+        CHECK(first.block.key_tile <= shortest);
+        shortest = first.block.key_tile;
+    }
+    CHECK(shortest == 64);
+}

@@ -173,10 +173,8 @@ bool suits_kinds(const KernelRequest& request, const ForwardSchedule& shape) {
 
 bool suits_tables(const KernelRequest& request, const ForwardSchedule& shape) {
     const TableTerms& terms = request.terms.with_tables;
-    // Values that are computed for each element leave too few registers.
-    if (terms.computes_indices &&
-        (shape.consumers >= 3 || (terms.computes_much() && !terms.copies_indices)))
-        return false;
+    // Indices that are computed for each element leave three warpgroups too few registers.
+    if (terms.computes_indices && shape.consumers >= 3) return false;
     // Limit for the unrolled code of a warp's keys, which exists for tables on chip and in memory:
     // more takes several times as long to compile, and spills.
     constexpr int kMostInstructions = 5600;
