@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 #include <optional>
+#include <utility>
 
 namespace flexc::analysis {
 
@@ -33,6 +34,14 @@ void join(KeyUses& to, const KeyUses& more) {
     if (more.remainders == 0) return;
     to.remainders = to.remainders == 0 ? more.remainders : multiple(to.remainders, more.remainders);
     to.others |= to.remainders == 0;
+}
+
+// Ascending, each once.
+std::vector<std::int64_t> sorted(std::vector<std::int64_t> numbers) {
+    std::ranges::sort(numbers);
+    const auto again = std::ranges::unique(numbers);
+    numbers.erase(again.begin(), again.end());
+    return numbers;
 }
 
 // Whether every term that uses kv is kv // width, or is kv % width.
@@ -95,10 +104,22 @@ std::vector<std::int64_t> key_divisors(const ir::Graph& graph, std::span<const N
     std::vector<std::int64_t> divisors;
     for (const NodeId id : ir::reachable(graph, roots))
         if (const auto by = divisor(graph, id)) divisors.push_back(*by);
-    std::ranges::sort(divisors);
-    const auto again = std::ranges::unique(divisors);
-    divisors.erase(again.begin(), again.end());
-    return divisors;
+    return sorted(std::move(divisors));
+}
+
+std::vector<std::int64_t> key_widths(const ir::Graph& graph, std::span<const NodeId> roots,
+                                     const std::function<bool(std::int64_t)>& suits) {
+    // With narrower rows, one by one is as good.
+    constexpr std::int64_t kNarrowestPart = 16;
+    std::vector<std::int64_t> widths;
+    for (const std::int64_t divisor : key_divisors(graph, roots)) {
+        std::int64_t width = std::min(divisor, kWidest);
+        if (divisor > kWidest)
+            while (width >= kNarrowestPart && (divisor % width != 0 || !suits(width)))
+                --width;
+        if (width >= kNarrowestPart || width == divisor) widths.push_back(width);
+    }
+    return sorted(std::move(widths));
 }
 
 } // namespace flexc::analysis

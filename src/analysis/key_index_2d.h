@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -42,5 +43,10 @@ bool is_linear_by_row(const ir::Graph& graph, const AffineForm& form, std::int64
 
 // The constants above one by which the roots divide kv, quotient or remainder; ascending.
 std::vector<std::int64_t> key_divisors(const ir::Graph& graph, std::span<const ir::NodeId> roots);
+// Widths of 2-D key indices by which the roots may use kv: what they divide it by, and, where that
+// is more than any tile's, its greatest divisor that suits. Ascending.
+inline constexpr std::int64_t kWidest = 128;
+std::vector<std::int64_t> key_widths(const ir::Graph& graph, std::span<const ir::NodeId> roots,
+                                     const std::function<bool(std::int64_t)>& suits);
 
 } // namespace flexc::analysis

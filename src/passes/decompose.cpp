@@ -362,7 +362,7 @@ class TabulatedFinder {
 // Tiles of keys are multiples of 16, up to 128. With fewer than seven columns, eight adjacent keys
 // would lie in more than two rows of the 2-D key index.
 bool fits_tiles(std::int64_t width) {
-    return width >= 7 && width <= 128 && std::lcm(width, std::int64_t{16}) <= 128;
+    return width >= 7 && std::lcm(width, std::int64_t{16}) <= analysis::kWidest;
 }
 // Values by column are kept in registers, for a period of lcm(width, 8) keys.
 bool fits_registers(std::int64_t width) { return std::lcm(width, std::int64_t{8}) <= 64; }
@@ -621,7 +621,7 @@ KeyIndex2d key_index_2d(const Mod& mod, const ScoreParts& parts_without) {
     if (parts_without.bias_read != kNoNode || !mod.program.is_dense()) return best;
     bool best_is_whole = false;
     const std::vector<NodeId> roots = {mod.score};
-    for (const std::int64_t width : analysis::key_divisors(mod.program.graph, roots)) {
+    for (const std::int64_t width : analysis::key_widths(mod.program.graph, roots, fits_tiles)) {
         if (!fits_tiles(width)) continue;
         ir::Graph graph = mod.program.graph;
         const ScoreParts parts =

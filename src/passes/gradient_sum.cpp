@@ -240,16 +240,15 @@ bool sums_grids(const Mod& mod) {
 
 int key_width_of_gradients(const Mod& mod) {
     if (!mod.program.is_dense()) return 0;
-    constexpr std::int64_t kWidest = 128;
     std::vector<NodeId> reads;
     reads.reserve(mod.gradients.size());
     for (const ReadGradient& gradient : mod.gradients)
         reads.push_back(gradient.read);
     int best = 0;
     std::ptrdiff_t most = 0;
-    for (const std::int64_t divisor : analysis::key_divisors(mod.program.graph, reads)) {
-        if (divisor > kWidest) continue;
-        const int width = static_cast<int>(divisor);
+    const auto any = [](std::int64_t) { return true; };
+    for (const std::int64_t keys : analysis::key_widths(mod.program.graph, reads, any)) {
+        const int width = static_cast<int>(keys);
         const auto count = std::ranges::count_if(mod.gradients, [&](const ReadGradient& gradient) {
             const GradientSum sum = sum_of(mod, gradient, width);
             return sum == GradientSum::quotient || sum == GradientSum::remainder;

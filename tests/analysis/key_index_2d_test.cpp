@@ -87,6 +87,21 @@ TEST_CASE("what a value uses of a grid of keys") {
     CHECK(analysis::key_divisors(program.graph, roots) == std::vector<std::int64_t>{6, 24});
 }
 
+TEST_CASE("rows of more keys than a tile has are rows of a part of them") {
+    const ir::Program program =
+        test::program_of("score + kv_idx // 512 + kv_idx // 200 + kv_idx // 257 + kv_idx // 40 + "
+                         "kv_idx // 3 + kv_idx // 262");
+    const std::array roots = {program.score};
+    const auto widths = [&](auto suits) {
+        return analysis::key_widths(program.graph, roots, suits);
+    };
+    using Widths = std::vector<std::int64_t>;
+    CHECK(widths([](std::int64_t) { return true; }) == Widths{3, 40, 100, 128});
+    CHECK(widths([](std::int64_t width) { return width % 16 == 0; }) == Widths{3, 40, 128});
+    CHECK(widths([](std::int64_t width) { return width <= 64; }) == Widths{3, 40, 50, 64});
+    CHECK(use_of_score("score + kv_idx // 512", 128) == KeyUse::quotient);
+}
+
 TEST_CASE("indices that gain the same from column to column, row to row or query to query") {
     const auto index_in = [](const std::string& index, auto is_linear) {
         const ir::Program program = test::program_of(

@@ -133,4 +133,27 @@ TEST_CASE("a 2-D key index, in other mods" * doctest::skip()) {
         test::check_on_hopper(one);
     }
 }
+
+TEST_CASE("rows of more keys than a tile has" * doctest::skip()) {
+    const std::string tables = "buffer s: f32[B, H, Q_LEN, 6] grad\n"
+                               "buffer t: bf16[H, 4, 6] grad\nscore_mod = ";
+    for (const std::string keys : {"160", "200", "256", "512"})
+        for (const int head_dim : {64, 128}) {
+            const std::string texts[] = {
+                "score + s[b, h, q_idx, kv_idx // " + keys + "]",
+                "8 * tanh((score - 0.5 * s[b, h, q_idx, kv_idx // " + keys + "]) / 8)",
+                "score + t[h, q_idx // 128, kv_idx // " + keys + "]",
+                "score + s[b, h, q_idx, kv_idx // " + keys + "] + s[b, h, q_idx, kv_idx // 32 % 5]",
+            };
+            Case one = {.text = tables + texts[below(4)] +
+                                (below(2) == 0 ? "" : "\nmask_mod = q_idx + 700 >= kv_idx"),
+                        .dtype = below(2) == 0 ? DType::bf16 : DType::f16};
+            one.head_dim = head_dim;
+            one.q_len = 1 + below(300);
+            one.kv_len = 600 + below(500);
+            one.q_offset = below(3);
+            test::check_on_hopper(one);
+        }
+}
+
 TEST_SUITE_END();

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <random>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -129,5 +130,10 @@ TEST_CASE("gradients are summed over rows and columns of a grid of keys") {
         "score_mod = 3 * tanh((score + t[h, q_idx // 14, kv_idx % 14] + t[h, q_idx % 14, kv_idx "
         "% 7]) / 3)",
         14, random);
+    // Rows of more keys than a tile has.
+    for (const auto& [keys, width] : {std::pair(256, 128), {200, 100}})
+        added += check(tables + "score_mod = score + s[b, h, q_idx, kv_idx // " +
+                           std::to_string(keys) + "]",
+                       width, random);
     CHECK(added > 0);
 }

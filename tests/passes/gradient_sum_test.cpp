@@ -524,7 +524,8 @@ TEST_CASE("the grid of keys is the one that most gradients fit") {
     CHECK(width_of("score + t[q_idx, kv_idx // 12] + t[q_idx, kv_idx % 12]") == 12);
     CHECK(width_of("score + t[q_idx, kv_idx // 5] + t[q_idx, kv_idx % 12] + "
                    "t[q_idx, kv_idx % 6]") == 12);
-    CHECK(width_of("score + t[q_idx, kv_idx // 500]") == 0);
+    CHECK(width_of("score + t[q_idx, kv_idx // 500]") == 125);
+    CHECK(width_of("score + t[q_idx, kv_idx // 509]") == 0);
     CHECK(width_of("score + t[q_idx, kv_idx] + u[q_idx, kv_idx // 8]") == 0);
 }
 
