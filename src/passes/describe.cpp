@@ -74,11 +74,6 @@ std::string pattern(const Mod& mod, NodeId read) {
     return "";
 }
 
-// Returns the kinds of keys by which the forward multiplies; none for other forwards.
-KeyKinds kinds_of(const Mod& mod, const ScoreParts& parts) {
-    if (key_index_2d(mod, parts).width != 0) return {};
-    return decompose_score_with_kinds(mod).parts.kinds;
-}
 bool is_by_kinds(const Mod& mod, const KeyKinds& kinds, NodeId read) {
     return kinds.found() && mod.place[read] == Place::element &&
            std::ranges::any_of(mod.program.graph[read].operands, [&](NodeId index) {
@@ -206,50 +201,96 @@ std::string describe_sums(const Mod& mod, std::span<const Mod> kernels,
                      describe_short_sum(mod, gradient));
 }
 
-std::string describe_read(const Mod& mod, std::span<const Mod> kernels,
-                          std::span<const NodeId> sharing, const std::vector<ShiftedRead>& shifted,
-                          const ScoreParts& parts, const KeyKinds& kinds, NodeId read) {
-    std::string text = formula(mod.program, read) + ": uses " +
-                       analysis::describe(mod.dependence[read]) + "; computed per " +
-                       std::string(name(mod.place[read])) + pattern(mod, read) + "; " +
-                       checks(mod, read) + "\n";
+std::vector<bool> nodes_under(const ir::Graph& graph, const std::vector<NodeId>& roots) {
+    std::vector<bool> under(graph.size(), false);
+    for (const NodeId id : ir::reachable(graph, roots))
+        under[id] = true;
+    return under;
+}
+
+// Ways of a warp-specialized forward to read what elements need.
+struct ForwardReads {
+    std::vector<ShiftedRead> shifted;
+    DecomposedMod decomposed;
+    KeyIndex2d index_2d;
+    KeyKinds kinds;
+    std::vector<bool> of_score,
+        by_distance; // of nodes: values that distances have, and their parts
+
+    explicit ForwardReads(const Mod& mod)
+        : decomposed(decompose_score(mod)), index_2d(key_index_2d(mod, decomposed.parts)),
+          of_score(nodes_under(mod.program.graph, {mod.score})),
+          by_distance(nodes_under(decomposed.mod.program.graph, decomposed.parts.distance_values)) {
+        Mod with_shifts = mod;
+        if (mod.program.is_dense()) shifted = stage_shifts(with_shifts, {mod.score});
+        if (index_2d.width == 0) kinds = decompose_score_with_kinds(mod).parts.kinds;
+    }
+};
+
+// Describes those of one read, a line for each; of what elements do not read themselves, none.
+std::string describe_ways(const Mod& mod, const ForwardReads& forward, NodeId read) {
+    const auto& [shifted, decomposed, index_2d, kinds, of_score, by_distance] = forward;
+    const ScoreParts& parts = decomposed.parts;
+    const std::string start = "  read: in a warp-specialized forward ";
+    std::string text;
     const bool by_kinds = is_by_kinds(mod, kinds, read);
     if (by_kinds && kinds.are_of_pairs)
         text += formatted(
-            "  read: in a warp-specialized forward once for a head and each of {} kinds of pairs "
-            "of a query and a key; which kind each pair is of is stored before it as {}, once "
-            "for all heads; for elements from a copy {}in shared memory, where there is room\n",
-            kinds.count, kinds.count <= kMostByteKinds ? "a byte" : "two bytes",
+            "{}once for a head and each of {} kinds of pairs of a query and a key; which kind each "
+            "pair is of is stored before it as {}, once for all heads; for elements from a copy "
+            "{}in shared memory, where there is room\n",
+            start, kinds.count, kinds.count <= kMostByteKinds ? "a byte" : "two bytes",
             kinds.count <= kMostByteKinds ? "for each lane " : "");
     else if (by_kinds)
-        text += formatted(
-            "  read: in a warp-specialized forward once for a query and each of {} kinds of "
-            "keys; for elements with the products of queries and keys, where columns "
-            "for the kinds are at most a quarter of a head's, else from a copy for "
-            "each thread in shared memory, where there is room\n",
-            kinds.count);
+        text += formatted("{}once for a query and each of {} kinds of keys; for elements with the "
+                          "products of queries and keys, where columns for the kinds are at most a "
+                          "quarter of a head's, else from a copy for each thread in shared memory, "
+                          "where there is room\n",
+                          start, kinds.count);
+    const analysis::KeyUse use =
+        index_2d.width == 0 ? analysis::KeyUse::none : mod.key_uses[read].with(index_2d.width);
+    const bool is_of_element =
+        mod.place[read] == Place::element && mod.program.graph[read].type == ir::Type::real;
+    if (is_of_element && use == analysis::KeyUse::quotient)
+        text += formatted("{}once for a query and row of {} keys, where there is room\n", start,
+                          index_2d.width);
+    if (is_of_element && use == analysis::KeyUse::remainder)
+        text += formatted("{}once for a query and place in rows of {} keys, where there is room\n",
+                          start, index_2d.width);
     if (may_be_staged(mod, read))
-        text += formatted(
-            "  read: {}in a warp-specialized forward from a copy of the head's slice in shared "
-            "memory, where there is room\n",
-            by_kinds ? "else " : "");
-    if (read == parts.bias_read && parts.bias_band.found())
-        text +=
-            "  read: in a warp-specialized forward from tiles in shared memory; those outside of "
-            "the band of diagonals in which it is used are not copied\n";
+        text += formatted("  read: {}in a warp-specialized forward from a copy of the head's slice "
+                          "in shared memory, where there is room\n",
+                          text.empty() ? "" : "else ");
+    if (read == parts.bias_read)
+        text += formatted("{}from tiles in shared memory{}\n", start,
+                          parts.bias_band.found() ? "; those outside of the band of diagonals in "
+                                                    "which it is used are not copied"
+                                                  : "");
     if (const auto of_read = std::ranges::find(shifted, read, &ShiftedRead::read);
         of_read != shifted.end())
-        text += formatted(
-            "  read: in a warp-specialized forward from tiles in shared memory, copied {} by {}, "
-            "where there is room{}\n",
-            of_read->by_key ? "key" : "query", of_read->by_key ? "key" : "query",
-            have_ends(shifted)
-                ? "; of tiles beyond the clamps of all such reads, one element a line"
-                : "");
+        text +=
+            formatted("{}from tiles in shared memory, copied {} by {}, where there is room{}\n",
+                      start, of_read->by_key ? "key" : "query", of_read->by_key ? "key" : "query",
+                      have_ends(shifted)
+                          ? "; of tiles beyond the clamps of all such reads, one element a line"
+                          : "");
+    if (is_of_element && by_distance[read]) text += start + "once for each distance, before it\n";
+    if (text.empty() && is_of_element && of_score[read] && mod.counters[read] == ir::kNoNode)
+        text = start + "from memory, element by element\n";
     if (read == mod.shifted_bias.read)
         text +=
             "  read: in a warp-specialized backward likewise, where there is room and no table is "
             "summed\n";
+    return text;
+}
+
+std::string describe_read(const Mod& mod, std::span<const Mod> kernels,
+                          std::span<const NodeId> sharing, const ForwardReads& forward,
+                          NodeId read) {
+    std::string text = formula(mod.program, read) + ": uses " +
+                       analysis::describe(mod.dependence[read]) + "; computed per " +
+                       std::string(name(mod.place[read])) + pattern(mod, read) + "; " +
+                       checks(mod, read) + "\n" + describe_ways(mod, forward, read);
     if (const CapturedRead* captured = captured_read(mod, read))
         text += describe_class(mod, *captured);
     if (const ReadGradient* gradient = gradient_of(mod.gradients, read))
@@ -351,16 +392,11 @@ std::string describe_dependence(const Mod& mod, std::span<const Mod> kernels) {
     if (mod.d_score != ir::kNoNode)
         text +=
             "d score_mod / d score uses " + analysis::describe(mod.dependence[mod.d_score]) + "\n";
-    Mod with_shifts = mod;
-    const std::vector<ShiftedRead> shifted = mod.program.is_dense()
-                                                 ? stage_shifts(with_shifts, {mod.score})
-                                                 : std::vector<ShiftedRead>{};
-    const ScoreParts parts = decompose_score(mod).parts;
-    const KeyKinds kinds = kinds_of(mod, parts);
+    const ForwardReads forward(mod);
     const std::vector<NodeId> sharing = sharing_sums(mod);
     for (NodeId id : mod.order)
         if (mod.program.graph[id].op == Op::read)
-            text += describe_read(mod, kernels, sharing, shifted, parts, kinds, id);
+            text += describe_read(mod, kernels, sharing, forward, id);
     return text;
 }
 

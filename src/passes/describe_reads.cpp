@@ -1,8 +1,12 @@
 // Describes the classes of captured reads.
 #include <algorithm>
+#include <cstdlib>
+#include <optional>
+#include <span>
 
 #include "passes/captured_read.h"
 #include "passes/describe.h"
+#include "passes/gradient_sum.h"
 #include "passes/mod.h"
 #include "support/text.h"
 
@@ -130,34 +134,119 @@ std::string describe_class(const Mod& mod, const CapturedRead& read) {
     return text;
 }
 
+namespace {
+
+// Why a gradient is added to memory element by element, and what to write instead.
+struct Reason {
+    std::string why, instead;
+};
+
+// Whether an index is the position itself, plus what is the same for a head.
+bool is_position(const Mod& mod, NodeId index) {
+    const AffineForm& form = mod.affine[index];
+    return std::abs(form.q) + std::abs(form.kv) == 1 &&
+           std::ranges::none_of(form.rest, [](const AffineForm::Term& term) {
+               return (term.uses.bits & analysis::kInsideHead) != 0;
+           });
+}
+bool has_position(const Mod& mod, const ir::Node& read) {
+    return std::ranges::any_of(read.operands,
+                               [&](NodeId index) { return is_position(mod, index); });
+}
+
+// What to write instead of the digits of keys in an index, which no tile of keys has; or nothing.
+std::string instead_of_digits(const Mod& mod, NodeId read) {
+    const ir::Graph& graph = mod.program.graph;
+    for (const NodeId id : ir::reachable(graph, std::span(&read, 1))) {
+        const ir::Node& node = graph[id];
+        if (node.op != ir::Op::ifloordiv && node.op != ir::Op::imod) continue;
+        const AffineForm& form = mod.affine[node.operands[0]];
+        if (form.q != 0 || !is_position(mod, node.operands[0])) continue;
+        if (graph[node.operands[1]].op != ir::Op::const_int)
+            return formatted("such are summed on chip where the text has the width as a number: "
+                             "write it instead of {}",
+                             formula(mod.program, node.operands[1]));
+        if (graph[node.operands[0]].op != ir::Op::kv_idx)
+            return "such are summed on chip where kv_idx itself is divided, as in kv_idx // W and "
+                   "kv_idx % W: put other tokens behind those that are counted";
+    }
+    return "";
+}
+
+Reason reason_of_kinds(const Mod& mod, const CapturedRead& read) {
+    constexpr std::int64_t kFewKinds = 4;
+    const ReadPiece& piece = read.decisive();
+    const bool is_by_query = !piece.query_kinds.is_constant();
+    const Count& kinds = is_by_query ? piece.key_kinds : piece.query_kinds;
+    const std::string_view one = is_by_query ? "query" : "key",
+                           other = is_by_query ? "key" : "query";
+    Reason reason{formatted("it has an entry for each {} and kind of {}", one, other), ""};
+    if (is_by_query) reason.instead = instead_of_digits(mod, read.read);
+    if (reason.instead.empty() && kinds.is_constant() && kinds.constant <= kFewKinds)
+        reason.instead =
+            formatted("write a read for each kind, and choose: where(kind == 0, t[{0}, "
+                      "0], t[{0}, 1]) is summed once for a {1}",
+                      is_by_query ? "q_idx" : "kv_idx", one);
+    return reason;
+}
+
+Reason reason_of_large(const Mod& mod, const CapturedRead& read) {
+    const ReadPiece& piece = read.decisive();
+    Reason reason{obstacle_of(mod, piece), ""};
+    if (piece.obstacle == Obstacle::too_many_entries)
+        reason.instead =
+            formatted("tables of up to {} entries for a head are summed on chip: bound "
+                      "the index, as clamp(i, 0, N - 1) does",
+                      kMostSmallEntries);
+    else if (piece.obstacle == Obstacle::unbounded &&
+             has_position(mod, mod.program.graph[read.read]))
+        reason.instead = "of a table with a line for each query or key, elements are summed where "
+                         "the place in it is kv_idx - q_idx, clamped or not, but no other function";
+    else if (piece.obstacle == Obstacle::unbounded)
+        reason.instead = "give the table's dimensions names or numbers of its own instead of Q_LEN "
+                         "and KV_LEN, if it has few entries; or index it by q_idx and kv_idx "
+                         "themselves";
+    return reason;
+}
+
+// Of a gradient that is added element by element; nothing where that takes no longer.
+std::optional<Reason> reason_of(const Mod& mod, const CapturedRead& read) {
+    const ir::Node& node = mod.program.graph[read.read];
+    switch (read.read_class) {
+    case ReadClass::large_table: return reason_of_large(mod, read);
+    case ReadClass::pair_of_kinds: return reason_of_kinds(mod, read);
+    case ReadClass::dense_bias:
+        if ((mod.dependence[node.operands.back()].bits & analysis::kInsideHead) != 0) return {};
+        return Reason{"keys that follow each other are not side by side in memory",
+                      "make kv_idx the last index"};
+    default: return {};
+    }
+}
+
+} // namespace
+
 dsl::Diagnostics read_hints(const Mod& mod) {
     dsl::Diagnostics hints;
-    for (const CapturedRead& read : mod.captured_reads) {
-        const ir::Node& node = mod.program.graph[read.read];
-        const ir::Buffer& buffer = mod.program.buffers[node.symbol];
-        if (!buffer.grad || read.read_class != ReadClass::large_table) continue;
-        const ReadPiece& piece = read.decisive();
-        if (piece.obstacle == Obstacle::term_of_sum) continue; // of a loop of its own
-        std::string hint;
-        switch (piece.obstacle) {
-        case Obstacle::too_many_entries:
-            hint = formatted("tables of up to {} entries for a head are summed on chip: bound the "
-                             "index, as clamp(i, 0, N - 1) does",
-                             kMostSmallEntries);
-            break;
-        case Obstacle::unbounded:
-            hint = "give the table's dimensions names or numbers of its own instead of Q_LEN and "
-                   "KV_LEN, if it has few entries; or index it by q_idx and kv_idx themselves";
-            break;
-        default: break;
+    const std::span<const Mod> kernels = mod.gradient_passes.empty()
+                                             ? std::span(&mod, 1)
+                                             : std::span<const Mod>(mod.gradient_passes);
+    for (const Mod& kernel : kernels)
+        for (const ReadGradient& gradient : kernel.gradients) {
+            const CapturedRead* read = captured_read(kernel, gradient.read);
+            if (read == nullptr || kernel.counters[gradient.read] != ir::kNoNode ||
+                gradient_sum(kernel, gradient, usual_sums(kernel)) != GradientSum::element)
+                continue;
+            const std::optional<Reason> reason = reason_of(kernel, *read);
+            if (!reason) continue;
+            const ir::Node& node = kernel.program.graph[gradient.read];
+            hints.push_back(
+                {.severity = dsl::Severity::warning,
+                 .span = node.span,
+                 .message = formatted("the gradient of '{}' is added to memory element "
+                                      "by element: {}",
+                                      kernel.program.buffers[node.symbol].name, reason->why),
+                 .hint = reason->instead});
         }
-        hints.push_back({.severity = dsl::Severity::warning,
-                         .span = node.span,
-                         .message = formatted("the gradient of '{}' is added to memory element by "
-                                              "element: {}",
-                                              buffer.name, obstacle_of(mod, piece)),
-                         .hint = std::move(hint)});
-    }
     return hints;
 }
 

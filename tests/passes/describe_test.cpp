@@ -1,5 +1,8 @@
 #include <doctest/doctest.h>
 
+#include <string>
+#include <tuple>
+
 #include "passes/describe.h"
 #include "program_of.h"
 
@@ -25,6 +28,7 @@ TEST_CASE("dependence: one entry a read, with its proof and its gradient") {
         "kv_idx\n"
         "bias[b, h, q_idx, kv_idx]: uses b, h, q_idx, kv_idx; computed per element; "
         "always in range\n"
+        "  read: in a warp-specialized forward from tiles in shared memory\n"
         "  class: dense_bias; each element has its own\n"
         "  gradient: one element for each address; in a warp-specialized fused backward in "
         "memory, element by element; in a generic one in memory, element by element; of short "
@@ -33,6 +37,7 @@ TEST_CASE("dependence: one entry a read, with its proof and its gradient") {
         "rel[(q_idx - kv_idx) + (N // 2)]: uses q_idx, kv_idx; computed per element; "
         "one for each distance q_idx - kv_idx; "
         "index checked\n"
+        "  read: in a warp-specialized forward once for each distance, before it\n"
         "  class: distance_1d; one for a distance q_idx - kv_idx\n"
         "  gradient: sum over b, h, q_idx, kv_idx of those with this index; in a warp-specialized "
         "fused backward over a tile's diagonals, once for a distance; in a generic one in a copy "
@@ -69,7 +74,7 @@ TEST_CASE("dependence: gradients by the 2-D key index are sums over its rows or 
     // Where the kernel does not sum by it: with tiles of a dense bias, and in a fixed order.
     for (const std::string& other :
          {sums_of(" + more[h, q_idx, kv_idx]"), sums_of("", {.deterministic = true})}) {
-        CHECK(other.find("in rows of 32 keys") == std::string::npos);
+        CHECK(other.find("once for a query and row of keys, in rows") == std::string::npos);
         CHECK(other.find("fused backward in memory, element by element") != std::string::npos);
     }
 }
@@ -221,6 +226,54 @@ TEST_CASE("hints: where a gradient ends element by element, and what to write in
     const dsl::Diagnostics large = hints("100000", "pair[q_idx, kv_idx]");
     REQUIRE(large.size() == 1);
     CHECK(large[0].hint.find("clamp") != std::string::npos);
+    // An entry for each query: digits of keys are summed where they are those of kv_idx itself, and
+    // few kinds of keys where each has a read of its own.
+    CHECK(hints("Q_LEN, 9", "q_idx, kv_idx // 14").empty());
+    CHECK(hints("Q_LEN, 9", "q_idx, clamp(kv_idx // 14 - q_idx // 14, 0, 8)").empty());
+    const dsl::Diagnostics digits = hints("Q_LEN, 14", "q_idx, (kv_idx - 1) % 14");
+    REQUIRE(digits.size() == 1);
+    CHECK(digits[0].message.find("for each query and kind of key") != std::string::npos);
+    CHECK(digits[0].hint.find("kv_idx % W") != std::string::npos);
+    const dsl::Diagnostics width = hints("Q_LEN, M", "q_idx, kv_idx // M");
+    REQUIRE(width.size() == 1);
+    CHECK(width[0].hint.find("write it instead of M") != std::string::npos);
+    for (const auto& [dims, index, by] : {std::tuple("Q_LEN, 4", "q_idx, at[kv_idx]", "q_idx"),
+                                          {"4, KV_LEN", "at[q_idx], kv_idx", "kv_idx"}}) {
+        const dsl::Diagnostics few = hints(dims, index);
+        REQUIRE(few.size() == 1);
+        CHECK(few[0].hint.find("t[" + std::string(by) + ", 0]") != std::string::npos);
+    }
+    const dsl::Diagnostics many = hints("Q_LEN, 50", "q_idx, at[kv_idx]");
+    REQUIRE(many.size() == 1);
+    CHECK(many[0].hint.empty());
+    // Other functions of the distance than a clamp.
+    const dsl::Diagnostics buckets = hints("Q_LEN, 9", "q_idx, abs(kv_idx - q_idx) // 8 % 9");
+    REQUIRE(buckets.size() == 1);
+    CHECK(buckets[0].hint.find("kv_idx - q_idx, clamped or not") != std::string::npos);
+    // A bias whose keys are apart in memory.
+    CHECK(hints("Q_LEN, KV_LEN", "q_idx, kv_idx").empty());
+    CHECK(hints("KV_LEN, Q_LEN", "kv_idx, q_idx").empty());
+    const dsl::Diagnostics apart = hints("Q_LEN, KV_LEN, H", "q_idx, kv_idx, h");
+    REQUIRE(apart.size() == 1);
+    CHECK(apart[0].hint == "make kv_idx the last index");
+}
+
+TEST_CASE("dependence: how a forward reads what elements need, or that they read memory") {
+    const auto way = [](const std::string& score) {
+        const std::string text = passes::describe_dependence(
+            test::lowered("buffer p: f32[Q_LEN, KV_LEN, 3]\nbuffer r: f32[Q_LEN, 9]\n"
+                          "buffer d: f32[9]\nbuffer c: f32[KV_LEN]\nscore_mod = score + " +
+                          score));
+        const std::size_t at = text.find("  read: in a warp-specialized forward ");
+        return at == std::string::npos ? "" : text.substr(at + 38, text.find('\n', at) - at - 38);
+    };
+    CHECK(way("p[q_idx, kv_idx, 1]") == "from memory, element by element");
+    CHECK(way("r[q_idx, kv_idx // 14]") ==
+          "once for a query and row of 14 keys, where there is room");
+    CHECK(way("r[q_idx, kv_idx % 8]") ==
+          "once for a query and place in rows of 8 keys, where there is room");
+    CHECK(way("d[clamp(q_idx - kv_idx, 0, 8)]") == "once for each distance, before it");
+    CHECK(way("c[kv_idx]").empty());
 }
 
 TEST_CASE("mask: the band, and whether it says everything") {
