@@ -171,7 +171,18 @@ std::vector<Table> element_indices() {
                               "stamps[b, kv_idx]))), " +
                               number(below(60)) + "), h]";
     const std::string pairs = "buffer t: f32[B, H, 64]\nbuffer d: i32[Q_LEN, KV_LEN]\n";
+    // Of points in space, whose places in tables take many instructions.
+    const auto axes = [](const std::string& before, const std::string& after) {
+        std::string text = "buffer t: f32[H, 3, 33]\nbuffer x: f32[B, 900, 3]\nscore_mod = score";
+        for (const std::string i : {"0", "1", "2"})
+            text += " + t[h, " + i + ", " + before + "x[b, q_idx, " + i + "] - x[b, kv_idx, " + i +
+                    "]" + after + "]";
+        return text;
+    };
     return {
+        {.text = axes("clamp(int(floor((", ") / 0.25)) + 16, 0, 32)"), .any_backward = true},
+        {.text = axes("min(int(log(1 + abs(", ")) * 7), 32)") + "\nmask_mod = q_idx + 60 >= kv_idx",
+         .any_backward = true},
         {.text = roots + (below(2) == 0 ? "" : "\nmask_mod = q_idx + 60 >= kv_idx"),
          .any_backward = true},
         // Of two tables, one by indices that need no 64 bits.
