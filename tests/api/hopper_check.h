@@ -1,10 +1,14 @@
-// A case on an H200 or its like, with data of its own in each run.
+// A case on an H200 or its like, or on the CPU, with data of its own in each run.
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <cstdint>
+#include <cstdlib>
 #include <initializer_list>
 #include <random>
 #include <string>
+#include <string_view>
 
 #include <doctest/doctest.h>
 
@@ -14,8 +18,31 @@
 
 namespace flexc::test {
 
-// By whichever kernels the request gets.
+// On the CPU instead, of sizes that one core has done soon.
+inline void check_on_cpu(Case one) {
+    constexpr std::int64_t kMostQueries = 70, kMostKeys = 90;
+    one.q_len = std::min(one.q_len, kMostQueries);
+    one.kv_len = std::min(one.kv_len, kMostKeys);
+    one.head_dim = 8 + one.head_dim % 32;
+    one.head_dim_v = 0;
+    one.forward_kernel = ForwardKernel::automatic;
+    one.backward_kernel = BackwardKernel::automatic;
+    static std::random_device source;
+    const std::uint32_t seed = source();
+    CAPTURE(one.text);
+    CAPTURE(one.q_len);
+    CAPTURE(one.kv_len);
+    CAPTURE(one.head_dim);
+    CAPTURE(std::string(flexc::name(one.dtype)));
+    CAPTURE(seed);
+    CHECK(run_case(one, Device::cpu(), seed) == "");
+}
+
+// By whichever kernels the request gets; on the CPU where FLEXC_TEST_DEVICE says so, so that
+// members of classes are compared with float64 without a GPU too.
 inline void check_on_gpu(const Case& one) {
+    const char* device = std::getenv("FLEXC_TEST_DEVICE");
+    if (device != nullptr && std::string_view(device) == "cpu") return check_on_cpu(one);
     static std::random_device source;
     const std::uint32_t seed = source();
     CAPTURE(one.text);

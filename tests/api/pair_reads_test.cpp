@@ -3,7 +3,6 @@
 // classes, by Hopper's kernels, by generic ones and on the CPU.
 #include <doctest/doctest.h>
 
-#include <algorithm>
 #include <array>
 #include <initializer_list>
 #include <string>
@@ -162,33 +161,17 @@ void check_on_generic(Case one) {
     test::check_on_gpu(one);
 }
 
-// Of sizes that one core has done soon.
-[[maybe_unused]] void check_on_cpu(Case one) {
-    constexpr std::array kTypes = {DType::f32, DType::bf16, DType::f16};
-    one.dtype = kTypes[static_cast<std::size_t>(test::below(3))];
-    one.q_len = std::min<std::int64_t>(one.q_len, 70);
-    one.kv_len = std::min<std::int64_t>(one.kv_len, 90);
-    one.head_dim = 8 + 8 * test::below(4);
-    CAPTURE(one.text);
-    CAPTURE(one.q_len);
-    CAPTURE(one.kv_len);
-    CAPTURE(one.q_offset);
-    CAPTURE(one.kv_offset);
-    CAPTURE(std::string(flexc::name(one.dtype)));
-    CHECK(test::run_case(one, Device::cpu(), 11) == "");
-}
-
 constexpr int kMembers = 12, kMembersOnCpu = 40;
 
 } // namespace
 
 #if FLEXC_WITH_CPU
 TEST_CASE("kinds of pairs by several numbers: random members on the CPU") {
-    test::check_members<KindsOfPairs>(kMembersOnCpu, check_on_cpu);
+    test::check_members<KindsOfPairs>(kMembersOnCpu, test::check_on_cpu);
 }
 
 TEST_CASE("dense biases near the diagonal: random members on the CPU") {
-    test::check_members<BiasesInBands>(kMembersOnCpu, check_on_cpu);
+    test::check_members<BiasesInBands>(kMembersOnCpu, test::check_on_cpu);
 }
 #endif
 
