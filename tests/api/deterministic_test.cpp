@@ -48,6 +48,18 @@ constexpr const char* kClasses[] = {
     "buffer w: f32[5] grad\nbuffer at: i64[Q_LEN]\nscore_mod = score * w[at[q_idx]] + w[h]",
     "buffer s: f32[H] grad\nbuffer u: f32[40] grad\nbuffer c: f32[B, KV_LEN] grad\n"
     "score_mod = 3 * tanh((score * s[h] + c[b, kv_idx] + u[(q_idx - kv_idx) // 8 + 20]) / 3)",
+    "buffer t: f16[H, 61, 15] grad\n"
+    "score_mod = score + t[h, q_idx // 8 - kv_idx // 8 + 30, q_idx % 8 - kv_idx % 8 + 7]",
+    "buffer r: bf16[B, H, KV_LEN, 33] grad\n"
+    "score_mod = score + r[b, h, kv_idx, clamp(q_idx - kv_idx, -16, 16) + 16]",
+    "buffer t: f32[5, 5, H] grad\nbuffer g: i32[KV_LEN]\n"
+    "score_mod = score * (1 + t[g[q_idx % KV_LEN], g[kv_idx], h])",
+    "buffer t: f32[H, 9] grad\nbuffer x: f32[KV_LEN]\n"
+    "score_mod = score + t[h, min(int(abs(x[q_idx % KV_LEN] - x[kv_idx]) * 4), 8)]",
+    // All elements on one entry, and more entries than any kernel keeps.
+    "buffer t: f32[9] grad\nbuffer d: i64[Q_LEN, KV_LEN]\nscore_mod = score + t[d[q_idx, kv_idx] "
+    "// 9]",
+    "buffer t: f32[50000] grad\nscore_mod = score + t[(q_idx * 311 + kv_idx * 17) % 50000]",
 };
 // Heads take turns, or need not.
 constexpr const char* kDense[] = {
