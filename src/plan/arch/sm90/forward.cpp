@@ -405,19 +405,19 @@ std::vector<KernelConfig> forward_candidates(const KernelRequest& asked) {
         candidates.front().spills.tolerated = kSpillsOfSums;
         add_choices(with_sums_one_by_one(usual));
     }
-    // Spilling these bytes costs less than what follows: reading tables from memory, or the generic
-    // kernel, which has half the speed.
-    constexpr int kSpillsOfLast = 64;
-    const auto may_spill = [&](KernelConfig& last) {
-        last.spills.tolerated = std::max(last.spills.tolerated, kSpillsOfLast);
+    // Spilling these bytes costs less than what follows: the generic kernel, which has half the
+    // speed, or reading tables from memory, which takes several times as long.
+    constexpr int kSpillsOfLast = 64, kSpillsOfTables = 128;
+    const auto may_spill = [](KernelConfig& last, int bytes) {
+        last.spills.tolerated = std::max(last.spills.tolerated, bytes);
     };
     for (std::size_t at = 0; at + 1 < candidates.size(); ++at) {
         pass_over_step(request, candidates[at], candidates[at + 1]);
         if (candidates[at].decomposition.stages_tables() &&
             !candidates[at + 1].decomposition.stages_tables())
-            may_spill(candidates[at]);
+            may_spill(candidates[at], kSpillsOfTables);
     }
-    if (!candidates.empty()) may_spill(candidates.back());
+    if (!candidates.empty()) may_spill(candidates.back(), kSpillsOfLast);
     return candidates;
 }
 
