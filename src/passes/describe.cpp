@@ -223,6 +223,12 @@ struct ForwardReads {
           by_distance(nodes_under(decomposed.mod.program.graph, decomposed.parts.distance_values)) {
         Mod with_shifts = mod;
         if (mod.program.is_dense()) shifted = stage_shifts(with_shifts, {mod.score});
+        // Elements would read from memory what tables on chip have.
+        if (index_2d.width != 0 && std::ranges::any_of(mod.order, [&](NodeId id) {
+                return may_be_staged(mod, id) &&
+                       mod.key_uses[id].with(index_2d.width) == analysis::KeyUse::other;
+            }))
+            index_2d = {};
         if (index_2d.width == 0) kinds = decompose_score_with_kinds(mod).parts.kinds;
     }
 };

@@ -274,6 +274,9 @@ TEST_CASE("dependence: how a forward reads what elements need, or that they read
           "once for a query and place in rows of 8 keys, where there is room");
     CHECK(way("d[clamp(q_idx - kv_idx, 0, 8)]") == "once for each distance, before it");
     CHECK(way("c[kv_idx]").empty());
+    // Beside a table that elements would then read from memory.
+    CHECK(way("d[q_idx // 14 % 9] + r[q_idx, kv_idx // 14] + d[min(q_idx * kv_idx % 9, 8)]") ==
+          "from memory, element by element");
 }
 
 TEST_CASE("mask: the band, and whether it says everything") {
