@@ -18,6 +18,18 @@
 
 namespace flexc::test {
 
+inline void check_on(Device device, const Case& one) {
+    static std::random_device source;
+    const std::uint32_t seed = source();
+    CAPTURE(one.text);
+    CAPTURE(one.q_len);
+    CAPTURE(one.kv_len);
+    CAPTURE(one.head_dim);
+    CAPTURE(std::string(flexc::name(one.dtype)));
+    CAPTURE(seed);
+    CHECK(run_case(one, device, seed) == "");
+}
+
 // On the CPU instead, of sizes that one core has done soon.
 inline void check_on_cpu(Case one) {
     constexpr std::int64_t kMostQueries = 70, kMostKeys = 90;
@@ -27,15 +39,7 @@ inline void check_on_cpu(Case one) {
     one.head_dim_v = 0;
     one.forward_kernel = ForwardKernel::automatic;
     one.backward_kernel = BackwardKernel::automatic;
-    static std::random_device source;
-    const std::uint32_t seed = source();
-    CAPTURE(one.text);
-    CAPTURE(one.q_len);
-    CAPTURE(one.kv_len);
-    CAPTURE(one.head_dim);
-    CAPTURE(std::string(flexc::name(one.dtype)));
-    CAPTURE(seed);
-    CHECK(run_case(one, Device::cpu(), seed) == "");
+    check_on(Device::cpu(), one);
 }
 
 // By whichever kernels the request gets; on the CPU where FLEXC_TEST_DEVICE says so, so that
@@ -43,15 +47,7 @@ inline void check_on_cpu(Case one) {
 inline void check_on_gpu(const Case& one) {
     const char* device = std::getenv("FLEXC_TEST_DEVICE");
     if (device != nullptr && std::string_view(device) == "cpu") return check_on_cpu(one);
-    static std::random_device source;
-    const std::uint32_t seed = source();
-    CAPTURE(one.text);
-    CAPTURE(one.q_len);
-    CAPTURE(one.kv_len);
-    CAPTURE(one.head_dim);
-    CAPTURE(std::string(flexc::name(one.dtype)));
-    CAPTURE(seed);
-    CHECK(run_case(one, Device::cuda(0), seed) == "");
+    check_on(Device::cuda(0), one);
 }
 
 inline void check_on_hopper(Case one) {
