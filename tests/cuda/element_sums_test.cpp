@@ -201,9 +201,10 @@ TEST_CASE("elements whose sums are computed at once are as many as have register
           {"score + sum(i in 0..32: w[h, i] * tanh(w[0, i] * x[q_idx] * y[kv_idx]))", 128, 16},
           {"score + sum(i in 0..32: u[h, q_idx, i] * v[h, kv_idx, i])", 64, 16},
           {"score + sum(i in 0..32: u[h, q_idx, i] * v[h, kv_idx, i])", 128, 8},
+          // Of tiles of 80 keys, for what is read by each element.
           {"score + sum(i in 0..32: w[h, i] * tanh(x[q_idx] * y[kv_idx] + w[0, i] * x[kv_idx] * "
            "y[q_idx] + w[1, i] * y[(q_idx * kv_idx) % 7]))",
-           128, 8},
+           128, 16},
           // Written out, of a row, of a distance or of a key, and too long.
           {"score + sum(i in 0..5: w[h, i] * tanh(w[0, i] * x[q_idx] * y[kv_idx]))", 64, 0},
           {"score + sum(i in 0..32: w[h, i] * tanh(w[0, i] * x[q_idx]))", 64, 0},
