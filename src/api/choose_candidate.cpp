@@ -111,10 +111,19 @@ Result<Choice> choose_candidate(std::span<const KernelConfig> candidates, const 
     BestRefused best(candidates);
     for (std::size_t at = 0;;) {
         auto attempt = attempts.get(at);
-        if (!attempt) return attempt.error();
         const KernelConfig& config = candidates[at];
-        const cuda::KernelUsage usage = usage_by(attempt->output, config);
         const bool is_last = at + 1 == candidates.size();
+        if (!attempt && cuda::lacks_registers(attempt.error())) {
+            log.info("{} with tiles of {} x {} needs more registers than there are", config.entry,
+                     config.block.query_tile, config.block.key_tile);
+            if (!is_last) {
+                ++at;
+                continue;
+            }
+            if (auto kept = best.take()) return *std::move(kept);
+        }
+        if (!attempt) return attempt.error();
+        const cuda::KernelUsage usage = usage_by(attempt->output, config);
         const std::size_t refused = is_last ? 0 : refusals(usage, candidates, at);
         if (refused == 0) {
             if (auto better = best.instead_of(usage)) return *std::move(better);

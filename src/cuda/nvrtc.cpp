@@ -140,6 +140,7 @@ std::string log_of(const Nvrtc& api, Program program) {
     std::string log(size, '\0');
     if (api.log(program, log.data()) != kSuccess) return "";
     log.resize(size - 1); // ends in a zero
+    std::ranges::replace(log, '\0', '\n'); // what follows a zero is why the assembler gave up
     return log;
 }
 
@@ -173,6 +174,11 @@ Result<void> check_nvrtc(std::string_view arch) {
     const Result<Nvrtc>& api = nvrtc();
     if (!api) return api.error();
     return check_arch(api->info, arch);
+}
+
+bool lacks_registers(const Error& error) {
+    return error.code == ErrorCode::compile_failed &&
+           error.message.find("Register allocation failed") != std::string::npos;
 }
 
 std::vector<std::string> nvrtc_options(std::string_view arch) {

@@ -40,6 +40,10 @@ constexpr std::size_t most_argument_bytes(int version) { return version < 12010 
 // Options in the order in which they are passed, for compile and for cache keys.
 std::vector<std::string> nvrtc_options(std::string_view arch);
 
+// Whether an error of compile_cubin() is that the assembler found no registers for a kernel,
+// spilled or not. Another kernel of the program may compile.
+bool lacks_registers(const Error& error);
+
 // arch as ptxas names it. May be called from many threads at once. The error carries the
 // compiler's log.
 Result<NvrtcOutput> compile_cubin(const Translation& translation, std::string_view arch,

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <string>
 #include <tuple>
 #include <vector>
 
@@ -22,6 +23,7 @@ namespace {
 struct Outcome {
     int spills = 0;
     bool serialised = false;
+    std::string error = {};
 };
 
 // Gives each candidate its outcome, and remembers who was asked for.
@@ -34,6 +36,8 @@ class Made {
             const std::lock_guard lock(mutex_);
             asked_.push_back(at);
         }
+        if (!outcomes_[at].error.empty())
+            return Error{ErrorCode::compile_failed, outcomes_[at].error};
         cuda::NvrtcOutput output;
         output.kernels = {
             {.spill_store_bytes = outcomes_[at].spills, .serialised = outcomes_[at].serialised}};
@@ -69,6 +73,29 @@ std::vector<KernelConfig> backward(int head_dim, bool computes_rows = false) {
 }
 
 } // namespace
+
+TEST_CASE("a candidate for which there are no registers is passed over") {
+    const std::string no_registers =
+        "NVRTC 13.0 could not compile x.cu for sm_90a: NVRTC_ERROR_COMPILATION\nptxas fatal   : "
+        "(C7600) Register allocation failed with register count of '232'.";
+    const std::vector<KernelConfig> candidates(3);
+    Made first({{.error = no_registers}, {}, {}});
+    CHECK(choose(candidates, first, false).at == 1);
+    CHECK(first.asked() == std::vector<std::size_t>{0, 1});
+    Made last({{.spills = 900}, {.error = no_registers}, {.error = no_registers}});
+    CHECK(choose(candidates, last, false).at == 0);
+    const auto message_of = [&](std::vector<Outcome> outcomes) {
+        Made made(std::move(outcomes));
+        const auto choice = api::choose_candidate(
+            candidates, {[&](std::size_t at) { return made.attempt(at); }, [] { return false; }},
+            {});
+        return choice ? "" : choice.error().message;
+    };
+    CHECK(message_of({{.error = no_registers}, {.error = no_registers}, {.error = no_registers}}) ==
+          no_registers);
+    CHECK(message_of({{.error = "mod.cuh(3): error: expected a ;"}, {}, {}}) ==
+          "mod.cuh(3): error: expected a ;");
+}
 
 TEST_CASE("candidates are compiled until one does not spill, two at once where there is room") {
     const std::vector<KernelConfig> candidates = backward(128);
