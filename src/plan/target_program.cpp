@@ -46,8 +46,7 @@ int backward_bias_bytes(const passes::Mod& mod) {
     if (passes::sums_by(mod, passes::GradientSum::distance) || passes::weighs_distances(mod))
         return 0;
     // Its tiles take the memory of a 2-D key index.
-    if (passes::dense_bias_of_score(mod) == ir::kNoNode && passes::index_2d_reads(mod).width != 0)
-        return 0;
+    if (mod.shifted_bias.read != ir::kNoNode && passes::index_2d_reads(mod).width != 0) return 0;
     const ir::NodeId bias = passes::copied_bias_of_score(mod);
     return bias == ir::kNoNode ? 0 : static_cast<int>(size_of(mod.program.buffer_of(bias).dtype));
 }
@@ -63,8 +62,7 @@ ElementSums joint_sums(const passes::Mod& mod) {
 
 DenseBias dense_bias(const passes::Mod& mod) {
     DenseBias bias{.bytes = backward_bias_bytes(mod),
-                   .is_shifted = passes::dense_bias_of_score(mod) == ir::kNoNode &&
-                                 mod.shifted_bias.read != ir::kNoNode,
+                   .is_shifted = mod.shifted_bias.read != ir::kNoNode,
                    .is_by_key = mod.shifted_bias.by_key,
                    .adds_gradients = passes::sums_by(mod, passes::GradientSum::dense_bias),
                    .has_gradient_of_score = passes::are_biases_of_scores(mod),
